@@ -1,0 +1,122 @@
+-- Prepended to every script. KEYS are fleet/keys.py's SCRIPT_KEYS, in that order.
+-- Money is in nano-USD, variances in micro-USD squared (so that sums stay exact in a double).
+-- Time is the server's, in ms: the fleet has one clock whatever its hosts think.
+local RUN, DATASETS, PROMPTS, WAITING, QUEUED, CLAIMS, CLAIM, EXPIRED, SETTLED, ATTEMPTS, DONE,
+    FAILURES, COMPLETIONS, ERRORS, PROVIDERS, PACING, WORKERS = unpack(KEYS)
+
+local clock = redis.call('TIME')
+local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
+
+-- Lua has one kind of number; Redis takes integers as text, and no '-0'.
+local function int(x) return x == 0 and '0' or string.format('%.0f', x) end
+local function run_number(field) return tonumber(redis.call('HGET', RUN, field) or '0') or 0 end
+local function add_run(field, by) redis.call('HINCRBY', RUN, field, int(by)) end
+local function add(dataset, counter, by)
+    redis.call('HINCRBY', DATASETS, dataset .. '|' .. counter, int(by))
+end
+
+local COUNTERS = {'budget', 'prior', 'n', 'tokens', 'squares', 'in_flight', 'cancelled'}
+-- The counters that admission reads, in one call.
+local function counters(dataset)
+    local fields = {}
+    for i, name in ipairs(COUNTERS) do fields[i] = dataset .. '|' .. name end
+    local values, out = redis.call('HMGET', DATASETS, unpack(fields)), {}
+    for i, name in ipairs(COUNTERS) do out[name] = tonumber(values[i] or '0') or 0 end
+    return out
+end
+
+-- Expected size in tokens of a completion, and of one that is in flight, with its deviation.
+-- What is in flight at a given moment is length-biased: long answers stay longer, so its mean
+-- size is E[x^2]/E[x] and not E[x]. A prior worth PRIOR_N answers of `prior` tokens
+-- (exponentially distributed) stands in until there are measurements.
+local PRIOR_N = 4
+local function sizes(c)
+    local n = c.n + PRIOR_N
+    local sum = c.tokens + PRIOR_N * c.prior
+    local squares = c.squares + PRIOR_N * 2 * c.prior * c.prior
+    local mean = sum / n
+    local in_flight = math.max(squares / sum, mean)
+    return mean, in_flight, math.sqrt(math.max(squares / n - mean * mean, 0))
+end
+
+-- Tokens that the dataset still has room for, with `n` requests in flight; > 0 admits one more.
+-- One deviation of what is in flight is held back, so that admission tapers off towards the
+-- budget instead of running into it; the last answer is admitted when it brings the total
+-- nearer to the budget than stopping would.
+local function room(c, n)
+    if c.budget == 0 then return math.huge end
+    local mean, in_flight, deviation = sizes(c)
+    return c.budget - c.tokens - n * in_flight - math.sqrt(n) * deviation - mean / 2
+end
+
+-- Nothing is in flight and still there is no room: the dataset has come to its end.
+local function end_if_full(dataset, c)
+    if c.in_flight == 0 then redis.call('HSET', DATASETS, dataset .. '|ended', 1) end
+end
+
+-- Forget that a prompt is claimed; its reservation is given back. Returns what was reserved.
+local function unclaim(id, dataset, reserved, variance)
+    redis.call('ZREM', CLAIMS, id)
+    redis.call('HDEL', CLAIM, id)
+    add(dataset, 'in_flight', -1)
+    add_run('in_flight', -1)
+    add_run('reserved', -reserved)
+    add_run('reserved_variance', -variance)
+end
+
+-- fence, dataset, reserved nano-USD, variance of a claim, or nil.
+local function claim_of(id)
+    local value = redis.call('HGET', CLAIM, id)
+    if not value then return nil end
+    local fence, dataset, reserved, variance = string.match(value, '([^|]*)|([^|]*)|([^|]*)|([^|]*)')
+    return fence, dataset, tonumber(reserved), tonumber(variance)
+end
+
+-- A claim whose worker went silent: its request may have been paid, so what was reserved
+-- counts as spent until a late answer says better.
+local function expire(id)
+    local fence, dataset, reserved, variance = claim_of(id)
+    if not fence then redis.call('ZREM', CLAIMS, id) return end
+    unclaim(id, dataset, reserved, variance)
+    add_run('unconfirmed', reserved)
+    add_run('expired', 1)
+    redis.call('HSET', EXPIRED, fence, int(reserved))
+end
+
+-- Settle the money of one response. `remember`: this call leaves no other trace by which a
+-- repetition (a reply lost with the connection) could be told from a second response.
+-- → nil when it was settled before; else whether the claim was still this one's
+local SETTLED_MS = 3600 * 1000
+local function settle(id, fence, spent, presumed, remember)
+    if redis.call('ZSCORE', SETTLED, fence) then return nil end
+    local holder, dataset, reserved, variance = claim_of(id)
+    local mine = holder == fence
+    if mine then unclaim(id, dataset, reserved, variance) end
+    local late = redis.call('HGET', EXPIRED, fence)
+    if late then
+        redis.call('HDEL', EXPIRED, fence)
+        add_run('unconfirmed', -tonumber(late))
+    end
+    if not mine and not late and spent == 0 then return nil end
+    if remember and spent + presumed > 0 then
+        redis.call('ZREMRANGEBYSCORE', SETTLED, '-inf', NOW - SETTLED_MS)
+        redis.call('ZADD', SETTLED, NOW, fence)
+    end
+    if spent > 0 then add_run('spent', spent) end
+    if presumed > 0 then add_run('unconfirmed', presumed) end
+    return mine
+end
+
+local function forget(id)
+    redis.call('HDEL', PROMPTS, id)
+    redis.call('HDEL', ATTEMPTS, id)
+    redis.call('ZREM', WAITING, id)
+    redis.call('ZREM', QUEUED, id)
+end
+
+local function wait_until(id, due)
+    redis.call('ZREM', QUEUED, id)
+    redis.call('ZADD', WAITING, due, id)
+end
+
+local function paused() return redis.call('HGET', RUN, 'paused') end

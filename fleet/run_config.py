@@ -1,0 +1,195 @@
+"""The run file: what a run is asked to do, as frozen structs.
+
+In: a TOML file. Out: a `RunConfig`, checked whole, or a `ConfigError` that names the file,
+the key and the value. Invariant: nothing else in the project parses the file, and a
+`RunConfig` never changes after `load`. It knows nothing of Redis or of the network.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from fleet.errors import ConfigError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+DEFAULT_BASE_URL = "https://openrouter.ai/api/v1"
+
+
+class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[sampling]`: how the target is asked to answer."""
+
+    #: Softmax temperature; 1.0 is the target's own distribution, which is what a draft learns.
+    temperature: float = 1.0
+    #: Nucleus mass; 1.0 is off.
+    top_p: float = 1.0
+    #: Most completion tokens of one answer, reasoning included; always sent.
+    max_tokens: int = 8192
+    #: Ask for log-probabilities of the sampled tokens (exact token ids where a provider has them).
+    logprobs: bool = False
+    #: OpenRouter's `reasoning` object, sent as it is; absent: the model's default.
+    reasoning: dict[str, Any] | None = None
+    #: Any other field of the request body, sent as it is.
+    extra: dict[str, Any] = {}
+
+    def identity(self) -> dict[str, Any]:
+        """The part that shapes the answer, and with it the `prompt_id`.
+
+        `max_tokens` only cuts an answer short and `logprobs` only describes it, so raising
+        either buys nothing a second time.
+        """
+        return {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "reasoning": self.reasoning,
+            "extra": self.extra,
+        }
+
+
+class Providers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[providers]`: which endpoints may answer. Empty lists allow all."""
+
+    #: Endpoint tags (`chutes/int4`) or provider slugs (`chutes`) allowed.
+    only: list[str] = []
+    #: Endpoint tags or provider slugs never used.
+    ignore: list[str] = []
+    #: Quantisations allowed (`int4`, `fp8`, `unknown`, …).
+    quantizations: list[str] = []
+
+
+class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[datasets]]` table: a named set of prompts."""
+
+    name: str
+    #: File, glob or list of them, relative to the run file.
+    path: str | list[str]
+    #: Completion tokens to buy; 0 is off (every prompt is completed).
+    budget_tokens: int = 0
+    #: Column that holds the prompt; absent: recognised.
+    column: str | None = None
+    #: Text of the user message with `{column}` placeholders; absent: the recognised shape.
+    template: str | None = None
+    #: System message put before every prompt that has none.
+    system: str | None = None
+    #: `last`: answer the last user turn. `all`: write every assistant turn anew, in order.
+    turns: Literal["last", "all"] = "last"
+
+    def patterns(self) -> list[str]:
+        return [self.path] if isinstance(self.path, str) else list(self.path)
+
+
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[run]`: the job as a whole."""
+
+    #: Names the run's keys in Redis and its directory.
+    name: str
+    #: OpenRouter model id of the target, e.g. `moonshotai/kimi-k2.5`.
+    model: str
+    #: Most US dollars to spend; 0 is off.
+    cap_usd: float = 0.0
+    #: Most requests in flight over the whole fleet.
+    concurrency: int = 64
+    #: Wall-clock limit of one request, in seconds.
+    deadline_s: float = 600.0
+    #: Attempts before a prompt goes to the dead letters; a 429 costs none.
+    max_attempts: int = 6
+    #: API root; the environment variable OPENROUTER_BASE_URL wins over it.
+    base_url: str = DEFAULT_BASE_URL
+    #: Directory of everything the run makes; absent: see `RunConfig.directory`.
+    directory: str | None = None
+
+
+class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tables of a run file as they stand."""
+
+    run: Run
+    datasets: list[Dataset]
+    sampling: Sampling = Sampling()
+    providers: Providers = Providers()
+
+
+class RunConfig(msgspec.Struct, frozen=True):
+    """A run file, checked, with the path it was read from."""
+
+    path: Path
+    run: Run
+    sampling: Sampling
+    providers: Providers
+    datasets: list[Dataset]
+
+    @property
+    def directory(self) -> Path:
+        """Where the run lives: the folder of a `run.toml`, else `runs/<name>` beside the file."""
+        base = self.path.parent
+        if self.run.directory is not None:
+            return base / self.run.directory
+        return base if self.path.name == "run.toml" else base / "runs" / self.run.name
+
+    def dataset(self, name: str) -> Dataset:
+        for dataset in self.datasets:
+            if dataset.name == name:
+                return dataset
+        known = ", ".join(d.name for d in self.datasets)
+        raise ConfigError(f"{self.path}: no dataset is named {name!r}; the run has {known}")
+
+
+def load(path: Path, *, concurrency: int | None = None) -> RunConfig:
+    """Read and check a run file.
+
+    Args:
+        concurrency: instead of the file's `run.concurrency`.
+
+    Raises:
+        ConfigError: the file is missing, is not TOML, or a key is wrong.
+    """
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; `producer init {path}` writes one") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}") from error
+    try:
+        file = msgspec.convert(raw, RunFile)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    run = file.run
+    if concurrency is not None:
+        run = msgspec.structs.replace(run, concurrency=concurrency)
+    config = RunConfig(path.resolve(), run, file.sampling, file.providers, file.datasets)
+    for problem in _problems(config):
+        raise ConfigError(f"{path}: {problem}")
+    return config
+
+
+def _problems(config: RunConfig) -> list[str]:
+    run, sampling = config.run, config.sampling
+    names = [dataset.name for dataset in config.datasets]
+    checks = [
+        (NAME.fullmatch(run.name), f"run.name = {run.name!r}: letters, digits, '.', '_', '-'"),
+        ("/" in run.model, f"run.model = {run.model!r}: expected author/model"),
+        (run.cap_usd >= 0, f"run.cap_usd = {run.cap_usd}: must be 0 (off) or more"),
+        (run.concurrency >= 1, f"run.concurrency = {run.concurrency}: must be 1 or more"),
+        (run.deadline_s > 0, f"run.deadline_s = {run.deadline_s}: must be more than 0"),
+        (run.max_attempts >= 1, f"run.max_attempts = {run.max_attempts}: must be 1 or more"),
+        (
+            0 <= sampling.temperature <= 2,
+            f"sampling.temperature = {sampling.temperature}: must be 0 to 2",
+        ),
+        (0 < sampling.top_p <= 1, f"sampling.top_p = {sampling.top_p}: must be in (0, 1]"),
+        (sampling.max_tokens >= 1, f"sampling.max_tokens = {sampling.max_tokens}: must be ≥ 1"),
+        (names, "no [[datasets]] table: name at least one"),
+        (len(set(names)) == len(names), f"dataset names repeat: {', '.join(names)}"),
+    ]
+    for dataset in config.datasets:
+        name = dataset.name
+        checks += [
+            (NAME.fullmatch(name), f"dataset name {name!r}: letters, digits, '.', '_', '-'"),
+            (dataset.patterns(), f"dataset {name}: path is empty"),
+            (
+                dataset.budget_tokens >= 0,
+                f"dataset {name}: budget_tokens = {dataset.budget_tokens}: must be 0 (off) or more",
+            ),
+        ]
+    return [message for ok, message in checks if not ok]

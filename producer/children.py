@@ -1,0 +1,133 @@
+"""The processes of a run on one machine: workers, collector, emulator.
+
+Invariant: each ends when this process does, however it ends, and by its pid alone.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fleet.errors import FleetError
+from fleet.process import end_with_parent
+from fleet.run_config import RunConfig
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.05
+
+
+class Child:
+    """A child process that writes its output to a log file."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], environment: dict[str, str], log_file: Path
+    ) -> None:
+        self.name = name
+        self.log_file = log_file
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        with log_file.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                preexec_fn=end_with_parent,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def check(self) -> None:
+        """Raises: FleetError, when the process has ended by itself."""
+        if not self.running():
+            raise FleetError(
+                f"{self.name} ended with status {self._process.returncode}; see {self.log_file}"
+            )
+
+    def terminate(self) -> None:
+        if self.running():
+            self._process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> None:
+        self._process.wait()
+
+    def kill(self) -> None:
+        if self.running():
+            self._process.kill()
+        self._process.wait()
+
+
+class Workforce:
+    """Workers and collector of one run; a worker that dies is started again."""
+
+    def __init__(
+        self, config: RunConfig, workers: int, concurrency: int, environment: dict[str, str]
+    ) -> None:
+        self._config = config
+        self._environment = environment
+        self._threads = -(-concurrency // workers)
+        self._started_at: dict[str, float] = {}
+        self.workers = [self._worker(number) for number in range(1, workers + 1)]
+        self.collector = self._collector()
+
+    def supervise(self) -> None:
+        """Start again what has died. Raises: FleetError, when it dies at once."""
+        for number, worker in enumerate(self.workers, start=1):
+            if not worker.running():
+                self._restart_or_raise(worker)
+                self.workers[number - 1] = self._worker(number)
+        if not self.collector.running():
+            self._restart_or_raise(self.collector)
+            self.collector = self._collector()
+
+    def dismiss(self) -> None:
+        """Ask the workers to end when the requests in flight are done."""
+        for worker in self.workers:
+            worker.terminate()
+
+    def working(self) -> bool:
+        """Whether a worker is still there."""
+        return any(worker.running() for worker in self.workers)
+
+    def drain(self, hurry: Callable[[], bool]) -> None:
+        """End the workers, then the collector once all is on disk; kill them when in a hurry."""
+        self.dismiss()
+        while self.working() and not hurry():
+            time.sleep(POLL_S)
+        self.collector.terminate()
+        while self.collector.running() and not hurry():
+            time.sleep(POLL_S)
+        self.kill()
+
+    def kill(self) -> None:
+        for child in (*self.workers, self.collector):
+            child.kill()
+
+    def _restart_or_raise(self, child: Child) -> None:
+        if time.monotonic() - self._started_at[child.name] < 5:
+            child.check()
+        log.warning("%s died and is started again; see %s", child.name, child.log_file)
+
+    def _start(self, name: str, command: Sequence[str]) -> Child:
+        self._started_at[name] = time.monotonic()
+        return Child(name, command, self._environment, self._config.directory / f"logs/{name}.log")
+
+    def _worker(self, number: int) -> Child:
+        command = ["celery", "-A", "workers", "worker", "-P", "threads", "-c", str(self._threads)]
+        command += ["--without-gossip", "--without-mingle", "-n", f"worker-{number}@%h"]
+        return self._start(f"worker-{number}", command)
+
+    def _collector(self) -> Child:
+        directory = str(self._config.directory)
+        command = ["workers.collector", self._config.run.name, "--directory", directory]
+        return self._start("collector", command)

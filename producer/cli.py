@@ -1,0 +1,261 @@
+"""The `producer` command: one function per subcommand, each a few lines over the module it names."""
+
+import csv
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fleet import broker, run_config
+from fleet.app import make_app
+from fleet.errors import ConfigError, FleetError
+from fleet.ledger import Ledger
+from fleet.log import setup
+from fleet.run_config import RunConfig
+from fleet.settings import Settings
+from producer.account import Account
+from producer.children import Workforce
+from producer.console import Exit, err, out
+from producer.demo import run_demo
+from producer.opening import Opened, open_ledger, prepare, write_manifest
+from producer.pauses import BY_USER
+from producer.plan import show_plan
+from producer.progress import table
+from producer.session import Session
+
+cli = typer.Typer(
+    help="Buy the text an EAGLE-3 draft is trained on: feed a run, watch it, steer it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    epilog="Exit status: 0 all well, 1 some prompts failed, 2 refused, 130 ended before the run.",
+)
+
+RunFile = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")]
+Limit = Annotated[int, typer.Option(min=0, help="Feed only the first N prompts of each dataset.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Read, count and plan; buy nothing.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail on the first unusable row.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before spending.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
+Concurrency = Annotated[
+    int, typer.Option(min=0, help="Most requests in flight; 0: as the run file says.")
+]
+
+
+@cli.command()
+def init(path: RunFile = Path("run.toml")) -> None:
+    """Write a commented run file to start from."""
+    if path.exists():
+        raise ConfigError(f"{path} is there already; name another file or move it away")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    template = resources.files("producer") / "templates" / "run.toml"
+    name = path.resolve().parent.name if path.name == "run.toml" else path.stem
+    name = name if run_config.NAME.fullmatch(name) else "my-run"
+    path.write_text(template.read_text("utf-8").format(path=path, name=name), "utf-8")
+    out.print(f"Wrote {path}. Edit it, then: producer run {path}", highlight=False)
+
+
+@cli.command()
+def enqueue(
+    path: RunFile,
+    limit: Limit = 0,
+    dry_run: DryRun = False,
+    strict: Strict = False,
+    concurrency: Concurrency = 0,
+    yes: Yes = False,
+) -> None:
+    """Feed a run to a fleet that runs elsewhere, until it ends. Needs REDIS_URL.
+
+    May be stopped, started again, or run twice at once: nothing is bought twice.
+    """
+    config, settings = _load(path, concurrency), _settings(needs_key=True)
+    if not settings.redis_url:
+        raise ConfigError("REDIS_URL is not set; `producer run` does all on this machine")
+    account, opened = _open(config, settings, limit, strict)
+    if dry_run or not _agreed(config, opened, yes):
+        return
+    with _ledger(config, settings) as (url, ledger):
+        open_ledger(config, ledger, opened)
+        raise typer.Exit(Session(config, ledger, make_app(url), account, opened.rows).run())
+
+
+@cli.command()
+def run(
+    path: RunFile,
+    limit: Limit = 0,
+    dry_run: DryRun = False,
+    strict: Strict = False,
+    concurrency: Concurrency = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
+    yes: Yes = False,
+) -> None:
+    """Do a run on this machine: Redis, workers, collector and feeder in one command."""
+    config, settings = _load(path, concurrency), _settings(needs_key=True)
+    account, opened = _open(config, settings, limit, strict)
+    if dry_run or not _agreed(config, opened, yes):
+        return
+    raise typer.Exit(run_here(config, settings, account, opened, workers))
+
+
+def run_here(
+    config: RunConfig, settings: Settings, account: Account, opened: Opened, workers: int
+) -> Exit:
+    """An opened run, with everything that it needs on this machine."""
+    with _ledger(config, settings) as (url, ledger):
+        open_ledger(config, ledger, opened)
+        environment = {
+            "REDIS_URL": url,
+            "OPENROUTER_API_KEY": settings.api_key.reveal(),
+            "OPENROUTER_BASE_URL": account.base_url,
+        }
+        workforce = Workforce(config, workers, config.run.concurrency, environment)
+        try:
+            return Session(config, ledger, make_app(url), account, opened.rows, workforce).run()
+        finally:
+            workforce.kill()
+
+
+@cli.command()
+def status(path: RunFile, as_json: AsJson = False) -> None:
+    """Show how a run stands."""
+    with _ledger(_load(path), _settings(), must_exist=True) as (_, ledger):
+        snapshot = ledger.snapshot()
+    if as_json:
+        print(json.dumps(asdict(snapshot), indent=2))
+    else:
+        out.print(table(snapshot, 0, 0))
+
+
+@cli.command()
+def pause(path: RunFile) -> None:
+    """Start no more requests until `producer resume`; what is in flight is finished."""
+    with _ledger(_load(path), _settings(), must_exist=True) as (_, ledger):
+        fresh = ledger.pause(BY_USER, "producer pause")
+    out.print("Paused." if fresh else "It was paused already; the first reason stays.")
+
+
+@cli.command()
+def resume(path: RunFile) -> None:
+    """Go on after a pause."""
+    with _ledger(_load(path), _settings(), must_exist=True) as (_, ledger):
+        out.print("Going on." if ledger.resume() else "It was not paused.")
+
+
+@cli.command()
+def cancel(path: RunFile, dataset: str) -> None:
+    """Stop a dataset for good. What is in flight is kept when it comes."""
+    config = _load(path)
+    config.dataset(dataset)
+    with _ledger(config, _settings(), must_exist=True) as (_, ledger):
+        ledger.cancel(dataset)
+    out.print(f"{dataset} is cancelled.", highlight=False)
+
+
+@cli.command()
+def failures(
+    path: RunFile,
+    retry: Annotated[bool, typer.Option("--retry", help="Send them all again.")] = False,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write them as JSON lines.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the prompts in the dead letters, with their last error."""
+    with _ledger(_load(path), _settings(), must_exist=True) as (_, ledger):
+        if retry:
+            out.print(f"{ledger.retry(ledger.failures()):,} prompts will be sent again.")
+            return
+        rows = [{"prompt_id": prompt_id, **failure} for prompt_id, failure in ledger.failures()]
+    if export:
+        export.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        out.print(f"Wrote {len(rows):,} failures to {export}.", highlight=False)
+    elif as_json:
+        print(json.dumps(rows, indent=2))
+    else:
+        writer = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n")
+        for row in rows:
+            writer.writerow(
+                [row[k] for k in ("prompt_id", "dataset", "kind", "attempts", "reason")]
+            )
+
+
+@cli.command()
+def demo(
+    directory: Annotated[Path, typer.Option(help="Where to keep the run.")] = Path("runs"),
+) -> None:
+    """Show the whole line on this machine with a small real model: no key, no GPU, no Docker."""
+    raise typer.Exit(run_demo(directory, run_here))
+
+
+def _load(path: Path, concurrency: int = 0) -> RunConfig:
+    return run_config.load(path, concurrency=concurrency or None)
+
+
+def _settings(*, needs_key: bool = False) -> Settings:
+    settings = Settings.from_environment()
+    setup(settings.log_level, [settings.api_key])
+    if needs_key and not settings.api_key:
+        raise ConfigError(
+            "OPENROUTER_API_KEY is not set (nor OPENROUTER_API_KEY_FILE); `producer demo` needs none"
+        )
+    return settings
+
+
+def _open(
+    config: RunConfig, settings: Settings, limit: int, strict: bool
+) -> tuple[Account, Opened]:
+    account = Account(settings.base_url or config.run.base_url, settings.api_key)
+    config.directory.mkdir(parents=True, exist_ok=True)
+    opened = prepare(config, account, limit=limit, strict=strict)
+    write_manifest(config, opened)
+    show_plan(config, opened)
+    return account, opened
+
+
+def _agreed(config: RunConfig, opened: Opened, yes: bool) -> bool:
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ConfigError("this spends money: pass --yes where nobody can be asked")
+    return typer.confirm("Buy?", err=True)
+
+
+@contextmanager
+def _ledger(
+    config: RunConfig, settings: Settings, *, must_exist: bool = False
+) -> Iterator[tuple[str, Ledger]]:
+    """The run's ledger and the URL of its Redis: REDIS_URL's, or the embedded one."""
+    if url := settings.redis_url.reveal():
+        client = broker.connect(url)
+        broker.ping(client)
+        yield url, _existing(Ledger(client, config.run.name), config, must_exist)
+        return
+    if must_exist and not (config.directory / "redis").is_dir():
+        raise ConfigError(
+            f"{config.path}: this run was never started here, and REDIS_URL is not set"
+        )
+    with broker.embedded(config.directory) as url:
+        ledger = Ledger(broker.connect(url), config.run.name)
+        yield url, _existing(ledger, config, must_exist)
+
+
+def _existing(ledger: Ledger, config: RunConfig, must_exist: bool) -> Ledger:
+    if must_exist and ledger.config() is None:
+        raise ConfigError(f"{config.path}: Redis knows no run named {config.run.name!r}")
+    return ledger
+
+
+def main() -> None:
+    """Run the command; what its user can act on is a message, not a traceback."""
+    try:
+        cli()
+    except FleetError as error:
+        logging.getLogger(__name__).debug("refused", exc_info=True)
+        err.print(f"producer: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        raise SystemExit(Exit.REFUSED) from None

@@ -1,0 +1,21 @@
+"""Exit codes, and the two consoles: results to standard output, talk to standard error."""
+
+from enum import IntEnum
+
+from rich.console import Console
+
+out = Console()
+err = Console(stderr=True)
+
+
+class Exit(IntEnum):
+    """What a command's exit status means."""
+
+    #: Every prompt is done, cancelled or out of budget.
+    OK = 0
+    #: The run ended and some prompts are in the dead letters.
+    SOME_FAILED = 1
+    #: The command cannot do what it was asked: the message says why.
+    REFUSED = 2
+    #: Ended before the run did; start it again and it goes on.
+    INTERRUPTED = 130

@@ -1,0 +1,91 @@
+"""The demo: the whole line on one machine, with a real model behind an emulated OpenRouter."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from datetime import datetime
+from importlib import resources
+from pathlib import Path
+
+import pyarrow.dataset as ds
+from rich.table import Table
+
+from fleet import run_config
+from fleet.errors import FleetError
+from fleet.log import setup
+from fleet.run_config import RunConfig
+from fleet.settings import Secret, Settings
+from producer.account import Account
+from producer.children import Child
+from producer.console import Exit, err, out
+from producer.opening import Opened, prepare, write_manifest
+from producer.plan import show_plan
+
+#: Converting the model's weights the first time takes about half a minute.
+EMULATOR_START_S = 180.0
+WORKERS = 2
+ROWS_SHOWN = 6
+
+RunHere = Callable[[RunConfig, Settings, Account, Opened, int], Exit]
+
+
+def run_demo(directory: Path, run_here: RunHere) -> Exit:
+    """Make a run under `directory` and complete it against an emulator of its own."""
+    home = directory / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
+    template = resources.files("producer") / "templates" / "demo"
+    with resources.as_file(template) as source:
+        shutil.copytree(source, home)
+    settings = Settings(api_key=Secret("sk-or-v1-demo"))
+    setup(settings.log_level, [settings.api_key])
+    config = run_config.load(home / "run.toml")
+    err.print("Starting an OpenRouter on this machine, with SmolLM2-135M behind it …")
+    emulator, url = _start_emulator(home)
+    try:
+        account = Account(url, settings.api_key)
+        opened = prepare(config, account, limit=0, strict=False)
+        write_manifest(config, opened)
+        show_plan(config, opened)
+        code = run_here(config, settings, account, opened, WORKERS)
+    finally:
+        emulator.terminate()
+        emulator.wait()
+    _show_rows(config.directory)
+    return code
+
+
+def _start_emulator(home: Path) -> tuple[Child, str]:
+    ready = home / "emulator.url"
+    command = ["emulator", "--config", str(home / "emulator.toml"), "--ready-file", str(ready)]
+    emulator = Child("emulator", command, {}, home / "logs" / "emulator.log")
+    deadline = time.monotonic() + EMULATOR_START_S
+    while not ready.exists():
+        emulator.check()
+        if time.monotonic() > deadline:
+            emulator.kill()
+            raise FleetError(f"the emulator did not start; see {emulator.log_file}")
+        time.sleep(0.05)
+    return emulator, ready.read_text("utf-8").strip()
+
+
+def _show_rows(directory: Path) -> None:
+    completions = directory / "completions"
+    files = sorted(completions.rglob("*.parquet"))
+    err.print("\nCompletions, as Parquet:")
+    for file in files:
+        err.print(f"  {os.path.relpath(file)}", highlight=False, soft_wrap=True)
+    columns = ["dataset", "content", "completion_tokens", "cost_usd", "provider"]
+    rows = ds.dataset(completions, format="parquet", partitioning="hive").head(ROWS_SHOWN, columns)
+    shown = Table(title=f"The first {rows.num_rows} rows", title_justify="left")
+    for column in columns:
+        shown.add_column(column, no_wrap=True, overflow="ellipsis")
+    for row in rows.to_pylist():
+        content = " ".join((row["content"] or "").split())
+        shown.add_row(
+            row["dataset"],
+            content,
+            str(row["completion_tokens"]),
+            f"{row['cost_usd']:.8f}",
+            row["provider"],
+        )
+    out.print(shown)

@@ -1,0 +1,146 @@
+"""Opening a run: prompts frozen, endpoints known, the ledger told, the manifest written.
+
+In: a run file. Out: an `Opened` run, ready to be fed. Safe to repeat: frozen prompts stay as
+they are, and the ledger takes over raised caps and budgets.
+"""
+
+import hashlib
+import json
+import os
+import platform
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fleet.ledger import NANO, Ledger, nano_usd
+from fleet.run_config import RunConfig
+from producer.account import Account, Endpoint, allowed
+from producer.freeze import FreezeSummary, freeze
+
+#: The fleet starts with this many requests in flight and doubles from there.
+START_IN_FLIGHT = 64
+#: One decrease per burst: the 429s of requests sent before the last decrease say nothing new.
+BURST_MS = 2000
+DECREASE = 0.75
+#: Failures in a row, fleet-wide, that open the breaker; then one claim per interval.
+BREAKER_AFTER = 20
+PROBE_MS = 5000
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run that can be fed."""
+
+    summaries: list[FreezeSummary]
+    #: Rows to feed by dataset.
+    rows: dict[str, int]
+    endpoints: list[Endpoint]
+
+
+def prepare(config: RunConfig, account: Account, *, limit: int, strict: bool) -> Opened:
+    """Freeze the prompts and read the endpoints. Buys nothing and writes nothing to Redis."""
+    endpoints = allowed(account.endpoints(config.run.model), config.providers)
+    seen: set[bytes] = set()
+    summaries = [
+        freeze(
+            dataset,
+            config.path.parent,
+            config.directory,
+            config.run.model,
+            config.sampling,
+            strict=strict,
+            seen=seen,
+        )
+        for dataset in config.datasets
+    ]
+    rows = {s.dataset: min(s.prompts, limit) if limit else s.prompts for s in summaries}
+    return Opened(summaries, rows, endpoints)
+
+
+def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened) -> None:
+    """Tell the ledger, and through it the workers, what the run is."""
+    run, sampling = config.run, config.sampling
+    ledger.open(
+        {
+            "model": run.model,
+            "base_url": run.base_url,
+            "request": request_fields(config, opened.endpoints),
+            "allowed": sorted({e.provider_name for e in opened.endpoints}) if _pins(config) else [],
+            "deadline_s": run.deadline_s,
+            "max_attempts": run.max_attempts,
+        },
+        {
+            "cap": nano_usd(run.cap_usd),
+            "concurrency": run.concurrency,
+            "start": min(START_IN_FLIGHT, run.concurrency),
+            "burst_ms": BURST_MS,
+            "decrease": DECREASE,
+            "breaker_after": BREAKER_AFTER,
+            "probe_ms": PROBE_MS,
+            "max_tokens": sampling.max_tokens,
+            # The dearest allowed endpoint may answer, so it is what a reservation counts with.
+            "prompt_price": max(e.prompt_usd for e in opened.endpoints) * NANO,
+            "completion_price": max(e.completion_usd for e in opened.endpoints) * NANO,
+        },
+    )
+    for dataset in config.datasets:
+        ledger.open_dataset(
+            dataset.name,
+            prompts=opened.rows[dataset.name],
+            budget_tokens=dataset.budget_tokens,
+            prior_tokens=max(1, sampling.max_tokens // 2),
+        )
+
+
+def _pins(config: RunConfig) -> bool:
+    policy = config.providers
+    return bool(policy.only or policy.ignore or policy.quantizations)
+
+
+def request_fields(config: RunConfig, endpoints: list[Endpoint]) -> dict[str, Any]:
+    """Every field of a request body but the messages and the tools."""
+    sampling = config.sampling
+    provider: dict[str, Any] = {"require_parameters": True}
+    if _pins(config):
+        provider["only"] = [endpoint.tag for endpoint in endpoints]
+    fields: dict[str, Any] = {
+        "model": config.run.model,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_tokens": sampling.max_tokens,
+        "provider": provider,
+    }
+    if sampling.reasoning is not None:
+        fields["reasoning"] = sampling.reasoning
+    if sampling.logprobs:
+        fields |= {"logprobs": True, "top_logprobs": 0}
+    return fields | sampling.extra
+
+
+def write_manifest(config: RunConfig, opened: Opened) -> Path:
+    """Append what is true now to `manifest.json`: versions, endpoints, prices, hashes."""
+    path = config.directory / "manifest.json"
+    manifest = json.loads(path.read_text("utf-8")) if path.exists() else {"sessions": []}
+    manifest["sessions"].append(
+        {
+            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": {
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("eagle-fleet", "celery", "redis", "pyarrow")},
+            },
+            "run_file_sha256": hashlib.sha256(config.path.read_bytes()).hexdigest(),
+            "endpoints": [endpoint.record() for endpoint in opened.endpoints],
+            "prompts": msgspec.to_builtins(opened.summaries),
+        }
+    )
+    partial = path.with_suffix(".json.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        json.dump(manifest, file, indent=2, ensure_ascii=False)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    return path

@@ -1,0 +1,63 @@
+"""What became of every prompt that was read: counted one by one, not by subtraction."""
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass
+
+from fleet.ledger import Ledger
+from fleet.run_config import RunConfig
+from producer.freeze import iter_ids
+
+CHUNK = 10_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Prompts by what became of them."""
+
+    read: int
+    done: int
+    failed: int
+    cancelled: int
+    out_of_budget: int
+    #: Neither: only when the run was left before its end.
+    unfinished: int
+
+    @property
+    def whole(self) -> bool:
+        """The run came to its end: every prompt has an outcome."""
+        return self.unfinished == 0
+
+    def sentence(self) -> str:
+        total = self.done + self.failed + self.cancelled + self.out_of_budget + self.unfinished
+        text = (
+            f"{self.read:,} prompts read = {self.done:,} done + {self.failed:,} failed"
+            f" + {self.cancelled:,} cancelled + {self.out_of_budget:,} out of budget"
+        )
+        if self.unfinished:
+            text += f" + {self.unfinished:,} unfinished"
+        return text if total == self.read else f"{text} (MISMATCH: {total:,})"
+
+
+def count(config: RunConfig, ledger: Ledger, rows: dict[str, int]) -> Outcome:
+    """Ask the ledger for every prompt_id in the frozen files."""
+    snapshot = ledger.snapshot()
+    state = {d.name: d for d in snapshot.datasets}
+    totals: Counter[str] = Counter()
+    for name, limit in rows.items():
+        ids = itertools.islice(iter_ids(config.directory / "prompts" / f"{name}.parquet"), limit)
+        found: Counter[str] = Counter()
+        while chunk := list(itertools.islice(ids, CHUNK)):
+            found.update(ledger.outcomes([prompt_id.hex() for prompt_id in chunk]))
+        rest = found["live"] + found["open"]
+        totals["read"] += found.total()
+        totals["done"] += found["done"]
+        totals["failed"] += found["failed"]
+        if state[name].cancelled:
+            totals["cancelled"] += rest
+        elif state[name].ended or snapshot.cap_reached:
+            totals["out_of_budget"] += rest
+        else:
+            totals["unfinished"] += rest
+    fields = ("read", "done", "failed", "cancelled", "out_of_budget", "unfinished")
+    return Outcome(*(totals[field] for field in fields))

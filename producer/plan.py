@@ -1,0 +1,39 @@
+"""What a run is about to do, shown before it spends."""
+
+from fleet.run_config import RunConfig
+from producer.console import err
+from producer.opening import Opened
+from producer.progress import money
+
+
+def show_plan(config: RunConfig, opened: Opened) -> None:
+    """Print what was read, what was set aside, who may answer and what it may cost."""
+    run = config.run
+    for summary in opened.summaries:
+        dataset = config.dataset(summary.dataset)
+        budget = f"{dataset.budget_tokens:,} tokens" if dataset.budget_tokens else "no budget"
+        text = f"{summary.dataset}: {summary.prompts:,} prompts, {budget}"
+        if opened.rows[summary.dataset] < summary.prompts:
+            text += f", limited to {opened.rows[summary.dataset]:,}"
+        if summary.duplicates:
+            text += f", {summary.duplicates:,} duplicates left out"
+        if summary.rejected:
+            reasons = ", ".join(f"{count:,} {kind}" for kind, count in summary.reasons.items())
+            text += f", {summary.rejected:,} rows set aside in rejects/ ({reasons})"
+        _say(text)
+        if summary.changed:
+            _say(f"  {summary.changed}")
+    _say(
+        f"{run.model} from {run.base_url}, at most {run.concurrency} in flight, "
+        + (f"cap {money(run.cap_usd)}" if run.cap_usd else "no cap in dollars")
+    )
+    for endpoint in sorted(opened.endpoints, key=lambda e: e.completion_usd):
+        prices = (endpoint.prompt_usd * 1e6, endpoint.completion_usd * 1e6)
+        _say(
+            f"  {endpoint.tag} ({endpoint.quantization})"
+            f" ${prices[0]:.2f} in, ${prices[1]:.2f} out per million tokens"
+        )
+
+
+def _say(text: str) -> None:
+    err.print(text, highlight=False, markup=False, soft_wrap=True)

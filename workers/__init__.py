@@ -1,0 +1,5 @@
+"""The fleet's workers: the Celery task, the OpenRouter client, pacing, and the collector."""
+
+from workers.tasks import app
+
+__all__ = ["app"]

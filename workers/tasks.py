@@ -1,0 +1,91 @@
+"""The Celery app of the workers, and its one task.
+
+`celery -A workers worker -P threads -c 50`. A worker process serves any number of runs: it
+learns a run's configuration from the ledger when the first task of that run arrives.
+"""
+
+import logging
+import os
+import socket
+import threading
+import uuid
+from typing import Any
+
+import redis
+from celery import Celery, signals
+
+from fleet import broker
+from fleet.app import TASK, make_app
+from fleet.log import setup
+from fleet.settings import Settings
+from workers.generate import Generator
+
+log = logging.getLogger(__name__)
+
+settings = Settings.from_environment()
+app: Celery = make_app(settings.redis_url.reveal())
+
+
+class Host:
+    """This worker process: its name, its capacity, and a `Generator` for each run it serves."""
+
+    def __init__(self) -> None:
+        self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
+        self.capacity = 1
+        self._client: redis.Redis | None = None
+        self._generators: dict[str, Generator] = {}
+        self._lock = threading.Lock()
+
+    def generator(self, run: str) -> Generator:
+        with self._lock:
+            if self._client is None:
+                self._client = broker.connect(settings.redis_url.reveal())
+            if run not in self._generators:
+                self._generators[run] = Generator(
+                    self._client, run, settings, self.name, self.capacity
+                )
+            return self._generators[run]
+
+    def stop(self) -> None:
+        for generator in self._generators.values():
+            generator.stop()
+
+    def leave(self) -> None:
+        for generator in self._generators.values():
+            generator.leave()
+
+
+host = Host()
+
+
+@app.task(name=TASK)
+def generate(run: str, prompt_id: str) -> str:
+    """Complete one prompt of a run. The message is a hint: the ledger says what is to be done."""
+    return host.generator(run).complete(prompt_id)
+
+
+@signals.setup_logging.connect
+def _set_up_logging(**_: Any) -> None:
+    setup(settings.log_level, [settings.api_key])
+
+
+@signals.celeryd_after_setup.connect
+def _learn_capacity(instance: Any, **_: Any) -> None:
+    for name, value in (
+        ("REDIS_URL", settings.redis_url),
+        ("OPENROUTER_API_KEY", settings.api_key),
+    ):
+        if not value:
+            raise SystemExit(f"{name} is not set: a worker needs it")
+    host.capacity = instance.concurrency
+
+
+@signals.worker_shutting_down.connect
+def _stop(**_: Any) -> None:
+    # Not in the signal's own frame: stopping takes locks that the interrupted code may hold.
+    threading.Thread(target=host.stop, name="stopper").start()
+
+
+@signals.worker_shutdown.connect
+def _leave(**_: Any) -> None:
+    host.leave()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import resource
 import signal
 import socket
@@ -104,7 +103,7 @@ def _end_on_signals(server: uvicorn.Server, emulator: Emulator) -> None:
         emulator.closing = True
         server.should_exit = True
         for connection in list(server.server_state.connections):
-            connection.transport.abort()  # type: ignore[union-attr]
+            connection.transport.abort()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, end)
@@ -121,7 +120,7 @@ async def _announce(
     if arguments.ready_file:
         partial = arguments.ready_file.with_name(arguments.ready_file.name + ".partial")
         partial.write_text(url)
-        os.replace(partial, arguments.ready_file)
+        partial.replace(arguments.ready_file)
 
 
 def _raise_file_limit() -> None:

@@ -75,7 +75,8 @@ class Backend(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     samples: str = ""
     #: Most requests that are generated together (smollm2).
     batch_size: int = 16
-    #: Threads for the model's arithmetic (smollm2). 0: one for each core.
+    #: Threads for the model's arithmetic (smollm2). 0: half the cores, as threads that
+    #: wait for each other on a busy machine are slower than one.
     threads: int = 0
 
     def __post_init__(self) -> None:

@@ -111,7 +111,8 @@ async def _send_plain(
     if order.fault and order.fault.kind == "slow_drip":
         size = len(body) // PARTS + 1
         parts = [body[at : at + size] for at in range(0, len(body), size)]
-        if await _drip(exchange, parts[:-1], order) < len(parts) - 1:
+        await _drip(exchange, parts[:-1], order)
+        if exchange.gone:
             return abandoned(emulator, order, completion, sent_share=1.0)
         body = parts[-1]
     return await _finish(emulator, exchange, order, completion, body)
@@ -124,7 +125,7 @@ async def _send_stream(
     size = len(chunks) // PARTS + 1
     parts = [b"".join(chunks[at : at + size]) for at in range(0, len(chunks), size)]
     sent = await _drip(exchange, parts, order)
-    if sent < len(parts):
+    if exchange.gone:
         return abandoned(emulator, order, completion, sent / len(parts))
     end = stream.closing(order.head, completion, cost(order.endpoint, completion))
     return await _finish(emulator, exchange, order, completion, b"".join(end))
@@ -137,7 +138,7 @@ async def _drip(exchange: Exchange, parts: list[bytes], order: Order) -> int:
     for count, part in enumerate(parts):
         await exchange.write(part)
         if not await exchange.pause(duration_s / len(parts)):
-            return count
+            return count + 1
     return len(parts)
 
 
@@ -150,7 +151,7 @@ async def _finish(
 ) -> str:
     """Write the books, then the last bytes."""
     if _billable(order, completion):
-        _charge(emulator, order, completion, not exchange.transport.is_closing())
+        _charge(emulator, order, completion, exchange.connected)
     await exchange.end(last)
     return order.fault.kind if order.fault else "ok"
 

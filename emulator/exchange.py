@@ -2,7 +2,8 @@
 
 It knows keep-alives, chunked bodies, a client that goes away, and how to break a
 connection; it knows nothing of completions or money. `Connection` is the uvicorn
-protocol that leaves its transport in the scope, so that a fault can reset it.
+protocol that leaves itself in the scope, so that a wait ends when the client goes, and
+a fault can reset it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -23,22 +25,33 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's HTTP protocol, with the transport in reach of the application."""
+    """uvicorn's HTTP protocol, which the application can watch and break."""
+
+    lost = False
+    #: Called when the client goes.
+    on_lost: Callable[[], None] | None = None
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {"transport": self.transport}  # type: ignore[dict-item]
+        self.scope["extensions"] = {"connection": self}  # type: ignore[dict-item]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.lost = True
+        if self.on_lost is not None:
+            self.on_lost()
 
 
 class Exchange:
     """A request that is read, then answered once."""
 
-    __slots__ = ("_receive", "_send", "gone", "scope", "started", "streaming")
+    __slots__ = ("_connection", "_receive", "_send", "gone", "scope", "started", "streaming")
 
     def __init__(self, scope: Any, receive: Any, send: Any) -> None:
         self.scope = scope
         self._receive = receive
         self._send = send
+        self._connection: Connection = scope["extensions"]["connection"]
         #: The status line and headers have left.
         self.started = False
         #: The client has closed the connection.
@@ -52,9 +65,9 @@ class Exchange:
         return {name: values[-1] for name, values in pairs.items()}
 
     @property
-    def transport(self) -> asyncio.Transport:
-        transport: asyncio.Transport = self.scope["extensions"]["transport"]
-        return transport
+    def connected(self) -> bool:
+        """Whether the client can still be written to."""
+        return not self._connection.transport.is_closing()
 
     def bearer(self) -> str:
         """The key of the Authorization header; empty when there is none."""
@@ -97,45 +110,55 @@ class Exchange:
         await self.write(COMMENT if self.streaming else KEEPALIVE)
 
     async def pause(self, seconds: float | None, done: asyncio.Future[Any] | None = None) -> bool:
-        """Wait so long (None: without end), or until `done`; False when the client goes."""
+        """Wait so long (None: without end), or until `done`; False when the client goes.
+
+        One future and one timer: cheaper than a task for each thing that is waited for.
+        """
+        connection, loop = self._connection, asyncio.get_running_loop()
+        # A long body leaves reading paused, and a paused socket does not tell its end.
+        connection.flow.resume_reading()
+        waiter: asyncio.Future[None] = loop.create_future()
+        wake = _Wake(waiter)
+        timer = None if seconds is None else loop.call_later(seconds, wake)
+        connection.on_lost = wake
+        if done is not None:
+            done.add_done_callback(wake)
         try:
-            async with asyncio.timeout(seconds) as limit:
-                wake = _Wake(limit)
-                if done is not None:
-                    done.add_done_callback(wake)
-                try:
-                    while (await self._receive())["type"] != "http.disconnect":
-                        pass
-                finally:
-                    if done is not None:
-                        done.remove_done_callback(wake)
-        except TimeoutError:
-            return True
-        self.gone = True
-        return False
+            if not connection.lost:
+                await waiter
+        finally:
+            connection.on_lost = None
+            if timer is not None:
+                timer.cancel()
+            if done is not None:
+                done.remove_done_callback(wake)
+        self.gone = connection.lost
+        return not self.gone
 
     def close(self) -> None:
         """Close the connection with the body unfinished."""
-        self.transport.close()
+        self._connection.transport.close()
 
     def reset(self) -> None:
         """Close the connection with a TCP reset."""
-        sock: socket.socket | None = self.transport.get_extra_info("socket")
+        transport = self._connection.transport
+        sock: socket.socket | None = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.transport.abort()
+        transport.abort()
 
 
 class _Wake:
-    """Ends a timeout early, when a future is done."""
+    """Resolves a future that may be resolved already; takes any one argument."""
 
-    __slots__ = ("limit",)
+    __slots__ = ("waiter",)
 
-    def __init__(self, limit: asyncio.Timeout) -> None:
-        self.limit = limit
+    def __init__(self, waiter: asyncio.Future[None]) -> None:
+        self.waiter = waiter
 
-    def __call__(self, _: object) -> None:
-        self.limit.reschedule(asyncio.get_running_loop().time())
+    def __call__(self, _: object = None) -> None:
+        if not self.waiter.done():
+            self.waiter.set_result(None)
 
 
 EVENTS = b"text/event-stream"

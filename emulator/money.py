@@ -7,6 +7,7 @@ a whole number of nano-USD per token is refused when the configuration is read.
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import cache
 from typing import NamedTuple
 
 NANO = 10**9
@@ -23,6 +24,7 @@ class Bill(NamedTuple):
         return self.prompt_nano + self.completion_nano
 
 
+@cache
 def nano_per_token(usd_per_million: float | str) -> int:
     """The price of one token in nano-USD; ValueError when it is not a whole number."""
     nano = Decimal(str(usd_per_million)) * 1000

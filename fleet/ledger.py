@@ -108,7 +108,7 @@ class Ledger:
 
         Called each time a feeder starts, so that a raised cap or budget takes effect.
         """
-        fields: dict[str, str | int] = {name: repr(value) for name, value in numbers.items()}
+        fields: dict[Any, Any] = {name: repr(value) for name, value in numbers.items()}
         fields |= {"config": json.dumps(config), "cap_reached": 0}
         self.client.hset(self.keys.run, mapping=fields)
 
@@ -127,7 +127,7 @@ class Ledger:
         return int(self.client.hget(self.keys.datasets, f"{dataset}|cursor") or 0)
 
     def pause(self, kind: str, reason: str) -> bool:
-        """Stop claims and sending; False when the run is paused already (the first reason stays)."""
+        """Stop claims and sending; False when it is paused already: the first reason stays."""
         state = {"kind": kind, "reason": reason, "at": time.time()}
         return bool(self.client.hsetnx(self.keys.run, "paused", json.dumps(state)))
 
@@ -164,6 +164,13 @@ class Ledger:
     def resend(self, most: int, lost_after_s: float) -> list[str]:
         """Ids whose task message is due (again); `lost_after_s` = 0: no message counts as lost."""
         return [i.decode() for i in self._run("resend", most, int(lost_after_s * 1000))]
+
+    def bury(self, worker: str) -> int:
+        """Let the claims of a dead worker expire now; `worker` is the beginning of its name.
+
+        Only for who knows it to be dead: a worker that merely lost touch still pays.
+        """
+        return int(self._run("bury", worker))
 
     def live(self) -> dict[str, int]:
         """Unfinished prompts on the ledger, by dataset."""

@@ -4,11 +4,13 @@ Invariant: a secret given to `setup` never reaches a handler, in a message, an a
 traceback, whoever logs it.
 """
 
+import copy
 import json
 import logging
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from urllib.parse import quote
 
 from fleet.settings import Secret
 
@@ -21,11 +23,12 @@ class Redacting(logging.Formatter):
 
     def __init__(self, secrets: Iterable[Secret], as_json: bool) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
-        plain = [secret.reveal() for secret in secrets if secret]
-        self._secrets = plain + [json.dumps(text)[1:-1] for text in plain]
+        spellings = {s for secret in secrets if secret for s in _spellings(secret.reveal())}
+        self._secrets = sorted(spellings, key=len, reverse=True)
         self._as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
+        record = _whole(record)
         line = self._json(record) if self._as_json else super().format(record)
         for secret in self._secrets:
             line = line.replace(secret, "***")
@@ -43,7 +46,28 @@ class Redacting(logging.Formatter):
                 entry[key] = value
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False)
+        return json.dumps(entry, ensure_ascii=False, default=str)
+
+
+def _whole(record: logging.LogRecord) -> logging.LogRecord:
+    """A copy with its message made. Where the arguments do not fit the message, logging would
+    print both to standard error, past every formatter.
+    """
+    whole = copy.copy(record)
+    try:
+        whole.msg = record.getMessage()
+    except Exception as error:  # any argument's __str__ may have raised it
+        whole.msg = f"{record.msg!r} does not fit its arguments {record.args!r}: {error}"
+    whole.args = ()
+    return whole
+
+
+def _spellings(secret: str) -> set[str]:
+    """The secret as text, in a URL, in `repr`, and each of them in JSON."""
+    spellings = {secret, quote(secret, safe=""), quote(secret), repr(secret)[1:-1]}
+    for escape in (True, False):
+        spellings |= {json.dumps(text, ensure_ascii=escape)[1:-1] for text in spellings}
+    return spellings
 
 
 def setup(level: str, secrets: Iterable[Secret]) -> None:

@@ -5,6 +5,7 @@ the key and the value. Invariant: nothing else in the project parses the file, a
 `RunConfig` never changes after `load`. It knows nothing of Redis or of the network.
 """
 
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -13,8 +14,27 @@ from typing import Any, Literal
 import msgspec
 
 from fleet.errors import ConfigError
+from fleet.settings import is_http
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+MODEL = re.compile(r"[^/\s]+/[^/\s]+")
+#: Fields of the request body that another key of the run file sets, or that would change what
+#: an answer is: `sampling.extra` may not hold them.
+OWN_FIELDS = {
+    "model": "run.model",
+    "messages": "the dataset",
+    "tools": "the dataset",
+    "provider": "[providers]",
+    "temperature": "sampling.temperature",
+    "top_p": "sampling.top_p",
+    "max_tokens": "sampling.max_tokens",
+    "max_completion_tokens": "sampling.max_tokens",
+    "logprobs": "sampling.logprobs",
+    "reasoning": "sampling.reasoning",
+    "stream": "nothing: answers are read whole",
+    "n": "nothing: one answer a prompt",
+}
+LONGEST_DEADLINE_S = 86_400.0
 DEFAULT_BASE_URL = "https://openrouter.ai/api/v1"
 
 
@@ -148,12 +168,14 @@ def load(path: Path, *, concurrency: int | None = None) -> RunConfig:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; `producer init {path}` writes one") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file: {error}") from error
     try:
         file = msgspec.convert(raw, RunFile)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{path}: {_located(raw, str(error))}") from error
     run = file.run
     if concurrency is not None:
         run = msgspec.structs.replace(run, concurrency=concurrency)
@@ -163,15 +185,36 @@ def load(path: Path, *, concurrency: int | None = None) -> RunConfig:
     return config
 
 
+def _located(raw: Any, message: str) -> str:
+    """msgspec's message with the key as TOML spells it, and the value that stands there."""
+    what, _, place = message.partition(" - at `$")
+    path = place.rstrip("`").lstrip(".")
+    for step in re.findall(r"\.?([^.\[\]]+)", path):
+        try:
+            raw = raw[int(step)] if isinstance(raw, list) else raw[step]
+        except (KeyError, IndexError, TypeError, ValueError):
+            break
+    else:
+        if path and not isinstance(raw, dict):
+            return f"{path} = {raw!r}: {what}"
+    return f"[{path}]: {what}" if path else what
+
+
 def _problems(config: RunConfig) -> list[str]:
     run, sampling = config.run, config.sampling
     names = [dataset.name for dataset in config.datasets]
     checks = [
         (NAME.fullmatch(run.name), f"run.name = {run.name!r}: letters, digits, '.', '_', '-'"),
-        ("/" in run.model, f"run.model = {run.model!r}: expected author/model"),
-        (run.cap_usd >= 0, f"run.cap_usd = {run.cap_usd}: must be 0 (off) or more"),
+        (MODEL.fullmatch(run.model), f"run.model = {run.model!r}: expected author/model"),
+        (
+            0 <= run.cap_usd < math.inf,
+            f"run.cap_usd = {run.cap_usd}: must be 0 (off) or more",
+        ),
         (run.concurrency >= 1, f"run.concurrency = {run.concurrency}: must be 1 or more"),
-        (run.deadline_s > 0, f"run.deadline_s = {run.deadline_s}: must be more than 0"),
+        (
+            0 < run.deadline_s <= LONGEST_DEADLINE_S,
+            f"run.deadline_s = {run.deadline_s}: must be more than 0, at most a day",
+        ),
         (run.max_attempts >= 1, f"run.max_attempts = {run.max_attempts}: must be 1 or more"),
         (
             0 <= sampling.temperature <= 2,
@@ -179,14 +222,25 @@ def _problems(config: RunConfig) -> list[str]:
         ),
         (0 < sampling.top_p <= 1, f"sampling.top_p = {sampling.top_p}: must be in (0, 1]"),
         (sampling.max_tokens >= 1, f"sampling.max_tokens = {sampling.max_tokens}: must be ≥ 1"),
+        (
+            is_http(run.base_url),
+            f"run.base_url = {run.base_url!r}: must be an http:// or https:// URL",
+        ),
         (names, "no [[datasets]] table: name at least one"),
         (len(set(names)) == len(names), f"dataset names repeat: {', '.join(names)}"),
+    ]
+    checks += [
+        (False, f"sampling.extra.{name} = {sampling.extra[name]!r}: is set by {OWN_FIELDS[name]}")
+        for name in sorted(sampling.extra.keys() & OWN_FIELDS)
     ]
     for dataset in config.datasets:
         name = dataset.name
         checks += [
             (NAME.fullmatch(name), f"dataset name {name!r}: letters, digits, '.', '_', '-'"),
-            (dataset.patterns(), f"dataset {name}: path is empty"),
+            (
+                dataset.patterns() and all(dataset.patterns()),
+                f"dataset {name}: path = {dataset.path!r}: is empty",
+            ),
             (
                 dataset.budget_tokens >= 0,
                 f"dataset {name}: budget_tokens = {dataset.budget_tokens}: must be 0 (off) or more",

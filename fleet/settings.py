@@ -7,19 +7,26 @@
 | `REDIS_URL` | the ledger and broker; absent: one embedded in the run's directory |
 | `REDIS_PASSWORD_FILE` | a file with the password for `REDIS_URL` |
 | `EAGLE_FLEET_LOG_LEVEL` | `info` if absent |
+| `EAGLE_FLEET_HEARTBEAT_FILE` | a file that a worker touches while it lives, for a health check |
 """
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, urlsplit, urlunsplit
+from typing import NoReturn
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from fleet.errors import ConfigError
 
 
 class Secret:
-    """A text that is not shown: `repr`, `str` and formatting give `***`."""
+    """A text that is not shown: `repr`, `str` and formatting give `***`.
+
+    It cannot be pickled, so that no task message or other process can hold it.
+    """
+
+    __slots__ = ("_value",)
 
     def __init__(self, value: str) -> None:
         self._value = value
@@ -30,8 +37,17 @@ class Secret:
     def __repr__(self) -> str:
         return "***"
 
+    def __format__(self, spec: str) -> str:
+        return format("***", spec)
+
     def __bool__(self) -> bool:
         return bool(self._value)
+
+    def __deepcopy__(self, memo: object) -> "Secret":
+        return self
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a Secret cannot be pickled")
 
 
 @dataclass(frozen=True)
@@ -42,6 +58,12 @@ class Settings:
     base_url: str | None = None
     redis_url: Secret = field(default_factory=lambda: Secret(""))
     log_level: str = "info"
+    heartbeat_file: Path | None = None
+
+    def secrets(self) -> list[Secret]:
+        """All that no log may show."""
+        password = urlsplit(self.redis_url.reveal()).password or ""
+        return [self.api_key, self.redis_url, Secret(password), Secret(unquote(password))]
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -53,37 +75,65 @@ class Settings:
         key = _text_or_file(environment, "OPENROUTER_API_KEY")
         if any(c.isspace() or ord(c) < 33 or ord(c) > 126 for c in key):
             raise ConfigError("OPENROUTER_API_KEY: has a character that no key has (a space?)")
-        level = environment.get("EAGLE_FLEET_LOG_LEVEL", "info").lower()
+        level = (environment.get("EAGLE_FLEET_LOG_LEVEL") or "info").lower()
         if level not in ("debug", "info", "warning", "error"):
             raise ConfigError(f"EAGLE_FLEET_LOG_LEVEL={level!r}: debug, info, warning or error")
         return cls(
             api_key=Secret(key),
-            base_url=environment.get("OPENROUTER_BASE_URL") or None,
+            base_url=_base_url(environment),
             redis_url=Secret(_redis_url(environment)),
             log_level=level,
+            heartbeat_file=_path(environment.get("EAGLE_FLEET_HEARTBEAT_FILE")),
         )
 
 
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
+
+
+def is_http(url: str) -> bool:
+    """Whether `url` is one that requests can be sent to."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, half an IPv6 address
+        return False
+
+
+def _base_url(environment: Mapping[str, str]) -> str | None:
+    url = environment.get("OPENROUTER_BASE_URL", "").strip()
+    if url and not is_http(url):
+        raise ConfigError(f"OPENROUTER_BASE_URL={url!r}: must be an http:// or https:// URL")
+    return url or None
+
+
 def _text_or_file(environment: Mapping[str, str], name: str) -> str:
-    if path := environment.get(f"{name}_FILE"):
-        try:
-            return Path(path).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{name}_FILE={path}: {error}") from None
-    return environment.get(name, "").strip()
+    path = environment.get(f"{name}_FILE")
+    if not path:
+        return environment.get(name, "").strip()
+    try:
+        text = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name}_FILE={path}: {error}") from None
+    if not text:
+        raise ConfigError(f"{name}_FILE={path}: the file is empty")
+    return text
 
 
 def _redis_url(environment: Mapping[str, str]) -> str:
-    url = environment.get("REDIS_URL", "")
+    url = environment.get("REDIS_URL", "").strip()
     if not url:
         return ""
-    if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ConfigError(f"REDIS_URL: {str(error).partition(' as ')[0]}") from None
+    if parts.scheme not in ("redis", "rediss", "unix"):
         raise ConfigError("REDIS_URL: must begin with redis://, rediss:// or unix://")
     password = _text_or_file(environment, "REDIS_PASSWORD")
     if not password:
         return url
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    user = parts.username or ""
-    netloc = f"{quote(user)}:{quote(password, safe='')}@{host}"
-    return urlunsplit(parts._replace(netloc=netloc))
+    credentials, _, host = parts.netloc.rpartition("@")
+    user = credentials.partition(":")[0]  # quoted already
+    return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}"))

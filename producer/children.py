@@ -6,6 +6,7 @@ Invariant: each ends when this process does, however it ends, and by its pid alo
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fleet.errors import FleetError
+from fleet.ledger import Ledger
 from fleet.process import end_with_parent
 from fleet.run_config import RunConfig
 
@@ -71,11 +73,12 @@ class Workforce:
     """Workers and collector of one run; a worker that dies is started again."""
 
     def __init__(
-        self, config: RunConfig, workers: int, concurrency: int, environment: dict[str, str]
+        self, config: RunConfig, ledger: Ledger, workers: int, environment: dict[str, str]
     ) -> None:
         self._config = config
+        self._ledger = ledger
         self._environment = environment
-        self._threads = -(-concurrency // workers)
+        self._threads = -(-config.run.concurrency // workers)
         self._started_at: dict[str, float] = {}
         self.workers = [self._worker(number) for number in range(1, workers + 1)]
         self.collector = self._collector()
@@ -85,6 +88,8 @@ class Workforce:
         for number, worker in enumerate(self.workers, start=1):
             if not worker.running():
                 self._restart_or_raise(worker)
+                # It is known to be dead, so its prompts need not wait for their claims to expire.
+                self._ledger.bury(f"{socket.gethostname()}:{worker.pid}:")
                 self.workers[number - 1] = self._worker(number)
         if not self.collector.running():
             self._restart_or_raise(self.collector)

@@ -1,4 +1,4 @@
-"""The `producer` command: one function per subcommand, each a few lines over the module it names."""
+"""The `producer` command: one function per subcommand, a few lines over the module it names."""
 
 import csv
 import json
@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
+import redis
 import typer
 
 from fleet import broker, run_config
@@ -82,7 +83,7 @@ def enqueue(
         return
     with _ledger(config, settings) as (url, ledger):
         open_ledger(config, ledger, opened)
-        raise typer.Exit(Session(config, ledger, make_app(url), account, opened.rows).run())
+        raise typer.Exit(Session(config, ledger, make_app(url), account, opened).run())
 
 
 @cli.command()
@@ -114,9 +115,9 @@ def run_here(
             "OPENROUTER_API_KEY": settings.api_key.reveal(),
             "OPENROUTER_BASE_URL": account.base_url,
         }
-        workforce = Workforce(config, workers, config.run.concurrency, environment)
+        workforce = Workforce(config, ledger, workers, environment)
         try:
-            return Session(config, ledger, make_app(url), account, opened.rows, workforce).run()
+            return Session(config, ledger, make_app(url), account, opened, workforce).run()
         finally:
             workforce.kill()
 
@@ -202,7 +203,7 @@ def _settings(*, needs_key: bool = False) -> Settings:
     setup(settings.log_level, [settings.api_key])
     if needs_key and not settings.api_key:
         raise ConfigError(
-            "OPENROUTER_API_KEY is not set (nor OPENROUTER_API_KEY_FILE); `producer demo` needs none"
+            "OPENROUTER_API_KEY is not set, nor OPENROUTER_API_KEY_FILE (`producer demo` needs none)"
         )
     return settings
 
@@ -258,4 +259,7 @@ def main() -> None:
     except FleetError as error:
         logging.getLogger(__name__).debug("refused", exc_info=True)
         err.print(f"producer: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        raise SystemExit(Exit.REFUSED) from None
+    except redis.RedisError as error:
+        err.print(f"producer: Redis does not answer: {error}", style="red", markup=False)
         raise SystemExit(Exit.REFUSED) from None

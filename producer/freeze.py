@@ -96,7 +96,10 @@ def freeze(
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold the dataset's lock, so that of two producers one freezes and the other finds it."""
+    """Hold the dataset's lock, so that of two producers one freezes and the other finds it.
+
+    The lock file stays: to delete it would let a third producer lock another one.
+    """
     with path.with_name(f".{path.stem}.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fleet.errors import InputError
-from fleet.records import PROMPTS
+from fleet.schemas import PROMPTS
 
 #: A row group ends at either; small enough to skip by, large enough to compress.
 GROUP_ROWS = 8_192
-GROUP_CHARS = 16 << 20
+GROUP_CHARS = 4 << 20
 BATCH_ROWS = 2_048
 METADATA_KEY = b"eagle-fleet"
 
@@ -89,7 +89,7 @@ class Writer:
 def publish(temporary: Path, path: Path) -> None:
     """Give a complete file its final name, so that it survives a crash of the machine."""
     _sync(temporary)
-    os.replace(temporary, path)
+    temporary.replace(path)
     _sync(path.parent)
 
 
@@ -118,12 +118,13 @@ def read_prompts(path: Path, start_row: int = 0) -> Iterator[Prompt]:
         ends = list(itertools.accumulate(sizes))
         first = bisect.bisect_right(ends, start_row)
         skip = start_row - (ends[first - 1] if first else 0)
-        groups = list(range(first, len(sizes)))
-        for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, use_threads=False):
-            rows = batch.slice(min(skip, batch.num_rows))
-            skip -= batch.num_rows - rows.num_rows
-            columns = [column.to_pylist() for column in rows.columns]
-            yield from map(Prompt._make, zip(*columns, strict=True))
+        for group in range(first, len(sizes)):
+            # One group at a time: batches over several would join them in memory.
+            for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False):
+                rows = batch.slice(min(skip, batch.num_rows))
+                skip -= batch.num_rows - rows.num_rows
+                columns = [column.to_pylist() for column in rows.columns]
+                yield from map(Prompt._make, zip(*columns, strict=True))
 
 
 def iter_chains(path: Path, start_row: int = 0) -> Iterator[tuple[int, list[Prompt]]]:

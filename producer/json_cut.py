@@ -76,6 +76,8 @@ class Cutter:
         while True:
             scan, depth, end = self._scan(scan, depth)
             if end is not None:
+                if start is None and end - self._at > self.limit_bytes:
+                    start = self._buffer[self._at : self._at + EXCERPT_BYTES]
                 data = self._buffer[self._at : end] if start is None else start
                 self._at = end + 1
                 return Piece(data, self._buffer[end : end + 1], start is not None)

@@ -10,6 +10,7 @@ whole file at the first mistake.
 """
 
 import json
+from collections import deque
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -69,18 +70,17 @@ def _elements(source: Source, cutter: Cutter) -> Iterator[Row | Fault]:
 def _members(source: Source, cutter: Cutter) -> Generator[Row | Fault, None, bool]:
     """The rows of the list of objects in the object just entered; returns whether it has one."""
     found: str | None = None
-    while cutter.peek() not in (b"}", b""):
-        key = cutter.key()
-        if key is None:
-            break
+    while (key := cutter.key()) is not None:
         if cutter.peek() == b"[":
             cutter.take()
-            if cutter.peek() == b"{":
-                if found:
-                    raise InputError(
-                        f"{source.path}: the object has two lists of objects, `{found}` and "
-                        f"`{key}`; keep one, or write the rows as an array"
-                    )
+            if cutter.peek() != b"{":
+                deque(cutter.pieces(), maxlen=0)  # a list of something else
+            elif found:
+                raise InputError(
+                    f"{source.path}: the object has two lists of objects, `{found}` and "
+                    f"`{key}`; keep one, or write the rows as an array"
+                )
+            else:
                 rows = _elements(source, cutter)
                 first = next(rows)
                 if isinstance(first, Row) and _is_message(first.value):
@@ -89,8 +89,7 @@ def _members(source: Source, cutter: Cutter) -> Generator[Row | Fault, None, boo
                 yield first
                 yield from rows
         if cutter.piece().end != b",":
-            return found is not None
-    cutter.take()
+            break
     return found is not None
 
 

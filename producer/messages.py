@@ -202,8 +202,10 @@ def _call_id(message: Message, where: str) -> str:
 
 def from_json(value: Any, where: str) -> Any:
     """A list or object that a column holds as JSON text (CSV has no other way)."""
-    if not isinstance(value, str) or not value.strip():
-        return value or None
+    if not isinstance(value, str):
+        return value
+    if not value.strip():
+        return None
     try:
         return json.loads(value)
     except (ValueError, RecursionError):

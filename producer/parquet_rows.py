@@ -15,7 +15,9 @@ from fleet.errors import InputError
 from producer.rows import Fault, Row
 from producer.sources import Source
 
-BATCH_ROWS = 256
+#: A batch ends at either; the rows of a group tell how large one is.
+BATCH_ROWS = 1_024
+BATCH_BYTES = 4 << 20
 READ_ERRORS = (pa.ArrowException, OSError, ValueError)
 
 
@@ -38,7 +40,10 @@ def parquet_rows(source: Source) -> Iterator[Row | Fault]:
 def _group(
     source: Source, file: pq.ParquetFile, group: int, row: int, nested: list[str]
 ) -> Iterator[Row | Fault]:
-    batches = file.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False)
+    about = file.metadata.row_group(group)
+    size = BATCH_BYTES * about.num_rows // max(about.total_byte_size, 1)
+    size = min(max(size, 1), BATCH_ROWS)
+    batches = file.iter_batches(size, row_groups=[group], use_threads=False)
     while True:
         try:
             batch = next(batches, None)

@@ -21,44 +21,48 @@ BY_USER = "user"
 class PauseWatch:
     """Looks at the cause of a pause ever less often, up to every 30 s."""
 
-    def __init__(self, config: RunConfig, ledger: Ledger, account: Account) -> None:
+    def __init__(
+        self, config: RunConfig, ledger: Ledger, account: Account, least_usd: float
+    ) -> None:
         self._config = config
         self._ledger = ledger
         self._account = account
+        #: The balance that one request may need: with less the run would only pause again.
+        self._least_usd = least_usd
         self._wait_s = FIRST_CHECK_S
-        self._next_at = 0.0
-        self._resumed_at = 0.0
+        self._next_at: float | None = None
+        self._done_at_resume = 0
 
     def look(self, snapshot: Snapshot) -> None:
         """Resume the run if it is paused for a cause that is gone."""
-        now = time.monotonic()
         if snapshot.paused is None:
-            # A resume that lasted shows that the cause was gone: be quick the next time.
-            if self._resumed_at and now - self._resumed_at > 2 * LONGEST_CHECK_S:
+            self._next_at = None
+            return
+        kind = snapshot.paused["kind"]
+        if kind == BY_USER:
+            return
+        now = time.monotonic()
+        if self._next_at is None:
+            # Something succeeded since the last resume: that cause was gone, this is another.
+            if snapshot.done > self._done_at_resume:
                 self._wait_s = FIRST_CHECK_S
-            self._next_at = 0.0
-            return
-        if snapshot.paused["kind"] == BY_USER:
-            return
-        if self._next_at == 0.0:
             self._next_at = now + self._wait_s
         if now < self._next_at:
             return
         self._wait_s = min(self._wait_s * 2, LONGEST_CHECK_S)
         self._next_at = now + self._wait_s
-        if self._is_gone(snapshot.paused["kind"]):
-            self._resumed_at = now
+        if self._is_gone(kind):
+            self._done_at_resume = snapshot.done
             self._ledger.resume()
-            log.warning("the run goes on: %s is over", snapshot.paused["kind"])
+            log.warning("the run goes on: %s is over", kind, extra={"action": "resumed"})
 
     def _is_gone(self, kind: str) -> bool:
         try:
             balance = self._account.balance()
             if kind == "no endpoint":
-                return bool(
-                    allowed(self._account.endpoints(self._config.run.model), self._config.providers)
-                )
+                endpoints = self._account.endpoints(self._config.run.model)
+                return bool(allowed(endpoints, self._config.providers))
         except AccountError as error:
             log.debug("still paused: %s", error)
             return False
-        return balance.remaining_usd is None or balance.remaining_usd > 0
+        return balance.remaining_usd is None or balance.remaining_usd >= self._least_usd

@@ -69,7 +69,7 @@ def state(snapshot: Snapshot) -> str:
     if snapshot.paused:
         return f"PAUSED ({snapshot.paused['kind']}): {snapshot.paused['reason']}"
     if snapshot.breaker_open:
-        last = next(reversed(sorted(snapshot.errors, key=lambda k: snapshot.errors[k])), "")
+        last = max(snapshot.errors, key=lambda kind: snapshot.errors[kind], default="")
         return f"BREAKER OPEN, probing: {snapshot.last_errors.get(last, '')}"
     if snapshot.cap_reached:
         return "cap reached"

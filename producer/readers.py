@@ -32,6 +32,10 @@ def read(source: Source, limit_bytes: int = MAX_ROW_BYTES) -> Iterator[Row | Fau
         reason = f"file truncated: {error}; the rows before were read; download the file again"
         yield Fault(source.name, line + 1, "file truncated", reason)
         return
+    except OSError as error:
+        raise InputError(
+            f"{source.path}: cannot be read behind row {line:,} ({error.strerror or error})"
+        ) from error
     if line == 0:
         raise InputError(f"{source.path}: the file holds no row; take it off `path`")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from fleet.records import PROMPT_REJECT_KEYS
+from fleet.schemas import PROMPT_REJECT_KEYS
 from producer.frozen import publish
 
 

@@ -11,6 +11,7 @@ from types import FrameType, TracebackType
 
 import redis
 from celery import Celery
+from kombu.exceptions import KombuError
 
 from fleet.ledger import Ledger
 from fleet.run_config import RunConfig
@@ -18,6 +19,7 @@ from producer.account import Account
 from producer.children import Workforce
 from producer.console import Exit, err
 from producer.feeder import Feeder
+from producer.opening import Opened
 from producer.outcome import count
 from producer.pauses import PauseWatch
 from producer.progress import Progress
@@ -66,14 +68,15 @@ class Session:
         ledger: Ledger,
         app: Celery,
         account: Account,
-        rows: dict[str, int],
+        opened: Opened,
         workforce: Workforce | None = None,
     ) -> None:
         self._config = config
         self._ledger = ledger
-        self._rows = rows
-        self._feeder = Feeder(config, ledger, app, rows)
-        self._pauses = PauseWatch(config, ledger, account)
+        self._rows = opened.rows
+        self._feeder = Feeder(config, ledger, app, opened.rows)
+        least_usd = config.sampling.max_tokens * max(e.completion_usd for e in opened.endpoints)
+        self._pauses = PauseWatch(config, ledger, account, least_usd)
         self._workforce = workforce
         self._away = False
 
@@ -104,7 +107,7 @@ class Session:
                 log.warning("Redis answers again")
             self._away = False
             return self._feeder.finished(snapshot)
-        except redis.RedisError as error:
+        except (redis.RedisError, KombuError) as error:
             if not self._away:
                 log.warning("Redis does not answer: %s; going on when it does", error)
             self._away = True

@@ -21,11 +21,10 @@ A list of texts has no answers in it, so its later turns only make sense after a
 is a chain whatever `turns` says. A list of messages follows `turns`, see `turns.py`.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-
-import msgspec
 
 from fleet.errors import ConfigError
 from fleet.records import Message
@@ -104,7 +103,7 @@ def _as_text(value: Any, name: str) -> str:
     if isinstance(value, str):
         return value
     plain_json(value, f"the template's column `{name}`")
-    return msgspec.json.encode(value).decode()
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _recognise(row: Mapping[str, Any]) -> str:

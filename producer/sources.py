@@ -46,13 +46,13 @@ def resolve(patterns: list[str], base: Path) -> list[Source]:
 def _matches(pattern: str, base: Path) -> Iterator[Path]:
     if URL.match(pattern):
         raise InputError(f"{pattern}: only local files are read; download it and name the file")
-    path = base / os.path.expanduser(pattern)
+    path = base / Path(pattern).expanduser()
     if path.is_dir():
         yield from _folder(path)
     elif os.path.lexists(path) or not glob.has_magic(pattern):
         yield path
     else:
-        yield from _globbed(os.path.expanduser(pattern), base)
+        yield from _globbed(str(Path(pattern).expanduser()), base)
 
 
 def _globbed(pattern: str, base: Path) -> Iterator[Path]:

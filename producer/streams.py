@@ -130,21 +130,35 @@ def _decompress(file: io.BufferedReader, codec: Codec) -> Iterator[bytes]:
     """The text of all members of a compressed file, one after the other."""
     with file:
         member = DECOMPRESSORS[codec]()
-        fresh = True
-        data = file.read(STEP_BYTES)
-        while data:
-            try:
-                yield member.decompress(data)
-            except CODEC_ERRORS as error:
-                raise Damaged(f"the {codec} data is corrupt ({error})") from error
-            fresh = member.eof
-            data = member.unused_data if member.eof else b""
-            if member.eof:
-                member = DECOMPRESSORS[codec]()
-                data = data.lstrip(b"\0")  # tapes and dd pad with zeros
-            data = data or file.read(STEP_BYTES)
-        if not fresh:
+        begun = False
+        while data := file.read(STEP_BYTES):
+            while data:
+                yield from _step(member, data, codec)
+                begun, data = not member.eof, b""
+                if member.eof:
+                    data = member.unused_data.lstrip(b"\0")  # tapes and dd pad with zeros
+                    member = DECOMPRESSORS[codec]()
+        if begun:
             raise Damaged(f"the {codec} data breaks off")
+
+
+def _step(member: Any, data: bytes, codec: Codec) -> Iterator[bytes]:
+    """The text of some compressed bytes; where they are corrupt, what gzip has before that."""
+    before = member.copy() if codec == "gzip" else None
+    try:
+        yield member.decompress(data)
+    except CODEC_ERRORS as error:
+        if before is not None:
+            yield from _until_corrupt(before, data)
+        raise Damaged(f"the {codec} data is corrupt ({error})") from error
+
+
+def _until_corrupt(member: Any, data: bytes) -> Iterator[bytes]:
+    for at in range(len(data)):
+        try:
+            yield member.decompress(data[at : at + 1])
+        except CODEC_ERRORS:
+            return
 
 
 def _transcode(stream: io.BufferedReader, encoding: str) -> Iterator[bytes]:

@@ -12,56 +12,17 @@ import fcntl
 import hashlib
 import json
 import os
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fleet.records import COMPLETIONS, REJECTS
+from fleet.schemas import COMPLETIONS, REJECTS
 from workers import parts
+from workers.batch import Batch
 from workers.parts import Part, StreamId
 from workers.rows import Identity, Record
 
 DUPLICATE = "duplicate of a prompt that is already on disk"
-
-
-@dataclass(slots=True)
-class Heap:
-    """Rows on their way to one folder."""
-
-    first: StreamId
-    last: StreamId
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
-    text_bytes: int = 0
-
-
-@dataclass(slots=True)
-class Batch:
-    """Stream entries on their way to disk. What `store` has made durable leaves the heaps."""
-
-    #: Every entry that the batch covers; they may go from the stream once it is stored.
-    entry_ids: list[bytes] = field(default_factory=list)
-    heaps: dict[Path, Heap] = field(default_factory=dict)
-    #: Lines for `unreadable.jsonl`.
-    lines: list[bytes] = field(default_factory=list)
-    stored: list[Part] = field(default_factory=list)
-    rows: int = 0
-    text_bytes: int = 0
-    began_at: float = 0.0
-
-    def cover(self, entry_id: bytes) -> None:
-        if not self.entry_ids:
-            self.began_at = time.monotonic()
-        self.entry_ids.append(entry_id)
-
-    def add(self, folder: Path, stream_id: StreamId, row: tuple[Any, ...], size: int) -> None:
-        heap = self.heaps.setdefault(folder, Heap(stream_id, stream_id))
-        heap.rows.append(row)
-        heap.text_bytes += size
-        heap.first, heap.last = min(heap.first, stream_id), max(heap.last, stream_id)
-        self.rows += 1
-        self.text_bytes += size
 
 
 class Archive:
@@ -71,7 +32,8 @@ class Archive:
         self.completions = directory / "completions"
         self.rejects = directory / "rejects" / "completions"
         self._unreadable = directory / "rejects" / "unreadable.jsonl"
-        self._lock_file = self.completions / ".collector.lock"
+        # Not in `completions/`: polars reads every file of a folder that it is given.
+        self._lock_file = directory / ".collector.lock"
         self._parts: list[Part] = []
         self._prompts: set[int] = set()
         #: Digests of the lines in `unreadable.jsonl`, and its length up to the last whole line.
@@ -93,6 +55,10 @@ class Archive:
         self._lock.write(str(os.getpid()).encode())
         self._lock.flush()
         return 0
+
+    def close(self) -> None:
+        """Let another process have the archive."""
+        self._lock.close()
 
     def open(self) -> None:
         """Remove what a crash left unfinished and learn which prompts are there.

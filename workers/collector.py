@@ -23,9 +23,7 @@ import logging
 import signal
 import sys
 import threading
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +34,11 @@ from fleet.errors import FleetError, LedgerUnavailable
 from fleet.keys import Keys
 from fleet.log import setup
 from fleet.settings import Settings
-from workers.archive import Archive, Batch
+from workers.archive import Archive
+from workers.batch import Batch, Limits
 from workers.parts import StreamId, parse_id
 from workers.rows import Identity, Unreadable, read_entry
+from workers.trouble import Trouble
 
 log = logging.getLogger(__name__)
 
@@ -48,49 +48,8 @@ BLOCK_MS = 250
 READ_BYTES = 8 * 1024 * 1024
 READ_ENTRIES = 1000
 DELETE_ENTRIES = 1000
-FIRST_WAIT_S = 0.5
-LONGEST_WAIT_S = 15.0
 
 Entry = tuple[bytes, dict[bytes, bytes]]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a batch is stored: at the first of these."""
-
-    #: Seconds since the oldest entry in it was read.
-    flush_s: float = 60.0
-    rows: int = 20_000
-    text_bytes: int = 64 * 1024 * 1024
-
-    def reached(self, batch: Batch) -> bool:
-        return batch.rows >= self.rows or batch.text_bytes >= self.text_bytes
-
-    def due(self, batch: Batch) -> bool:
-        return bool(batch.entry_ids) and time.monotonic() - batch.began_at >= self.flush_s
-
-
-class Trouble:
-    """An outage: said once when it begins and once when it ends; waits grow meanwhile."""
-
-    def __init__(self, what: str, stop: threading.Event) -> None:
-        self._what = what
-        self._stop = stop
-        self._began_at: float | None = None
-        self._wait_s = FIRST_WAIT_S
-
-    def wait(self, why: str) -> None:
-        if self._began_at is None:
-            self._began_at, self._wait_s = time.monotonic(), FIRST_WAIT_S
-            log.error("%s: %s", self._what, why, extra={"action": "wait"})
-        self._stop.wait(self._wait_s)
-        self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)
-
-    def over(self) -> None:
-        if self._began_at is not None:
-            seconds = time.monotonic() - self._began_at
-            log.info("%s: over after %.0f s", self._what, seconds, extra={"action": "go on"})
-            self._began_at = None
 
 
 class Collector:
@@ -171,7 +130,7 @@ class Collector:
         reply = self._client.xread({self._stream: self._cursor}, count=count, block=block)
         if not reply:
             return []
-        entries: list[Entry] = _only_stream(reply)
+        entries: list[Entry] = reply[0][1]
         size = sum(len(value) for _, fields in entries for value in fields.values())
         self._entry_bytes = max(1.0, size / len(entries))
         return entries
@@ -252,14 +211,6 @@ class Collector:
                         "make room and start the collector again"
                     ) from error
                 trouble.wait(f"{error}; {_advice(error)} (nothing is lost, it stays in Redis)")
-
-
-def _only_stream(reply: Any) -> Any:
-    """The entries in a reply about one stream: a list in RESP2, a mapping in RESP3."""
-    if isinstance(reply, dict):
-        (groups,) = reply.values()
-        return groups[0] if groups and isinstance(groups[0], list) else groups
-    return reply[0][1]
 
 
 def _advice(error: OSError) -> str:

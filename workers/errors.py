@@ -5,29 +5,30 @@
     │   ├── RateLimited          429; costs no attempt, lowers the fleet's limit
     │   ├── InFlightBudget       402 of the in-flight budget; as a 429
     │   ├── Overloaded           503, 529: costs an attempt, lowers the fleet's limit
-    │   ├── ServerFailed         408, 409, 425, 500, 502, 504, 520–527, unknown codes
-    │   ├── ProviderRefused      400 "Provider returned error": another provider may accept
+    │   ├── ServerFailed         3xx, 408, 409, 425, 500, 502, 504, 520–527, unknown codes
+    │   ├── ProviderRefused      "Provider returned error" of 400, 401, 403, 404: it is the
+    │   │                        provider's, and another one may accept
     │   ├── ConnectionLost       refused, reset, cut in the middle of the body
     │   ├── DeadlinePassed       no whole answer in time; it may be billed
     │   ├── EmptyBody            only keep-alives came
     │   ├── NotJson              an HTML page, a broken body
     │   ├── NoChoices            a 200 without an answer and without an error
     │   ├── Unfinished           finish_reason error, null or unknown
-    │   └── WrongProvider        paid, and answered by an endpoint that was not allowed
+    │   └── WrongProvider        paid, and answered by an endpoint or model that was not asked for
     ├── DropPrompt           never: the prompt goes to the dead letters
-    │   ├── BadRequest           400 context length, parameters; 422
-    │   ├── TooLarge             413
-    │   └── Moderated            403 moderation, content policy
+    │   ├── BadRequest           400 context length, parameters; 422; tools that no endpoint takes
+    │   ├── TooLarge             413; longer than the context of every allowed endpoint
+    │   └── Moderated            403 moderation, guardrails; content policy, refusals
     └── StopFleet            nothing, until its cause is gone: the run pauses
         ├── OutOfCredits         402, 403 of a budget
         ├── KeyRefused           401, 403
-        └── NoEndpoint           404: the model or every allowed endpoint is gone
+        └── NoEndpoint           404, a model unknown: no allowed endpoint serves it
 
-The class docstring is what the user reads, with the response's own words after it. All
-arguments are positional, so that the errors can be pickled.
+The class docstring is what the user reads, with the response's own words after it. An error
+is rebuilt from its `args`, by pickle and by Celery, which may have made text of them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Details:
     may_be_billed: bool = False
     #: Provider named by the error, if any.
     provider: str = ""
-    body: bytes = b""
+    body: bytes = field(default=b"", repr=False)
 
 
 class RequestError(Exception):
@@ -53,9 +54,9 @@ class RequestError(Exception):
     #: Lowers the fleet's limit on requests in flight.
     throttles = False
 
-    def __init__(self, details: Details = Details()) -> None:
+    def __init__(self, details: Details | str = Details()) -> None:
         super().__init__(details)
-        self.details = details
+        self.details = details if isinstance(details, Details) else Details(details)
 
     @classmethod
     def kind(cls) -> str:

@@ -21,7 +21,7 @@ from fleet.records import Event, Payload
 from fleet.settings import Settings
 from workers.answers import Allowed, Answer
 from workers.errors import DropPrompt, RequestError, StopFleet
-from workers.openrouter import IDLE_TIMEOUT_S, Client
+from workers.openrouter import Client, longest_request_s
 from workers.pacing import Pacer, full_jitter, patient
 
 log = logging.getLogger(__name__)
@@ -31,8 +31,11 @@ T = TypeVar("T")
 SLOT_WAIT_S = 20.0
 #: Waits up to this are spent in the task; a longer one gives the prompt back.
 SHORT_WAIT_S = 5.0
-#: A claim outlasts its request by this: waits between attempts, and the commit.
-LEASE_MARGIN_S = 60.0
+#: Waits under one claim begin before this; the last of them, and its wait for a slot, come on top.
+WAITING_S = 10.0
+RETRY_SLOT_WAIT_S = 10.0
+#: A claim outlasts its last request by this: all those waits, and the commit.
+LEASE_MARGIN_S = WAITING_S + SHORT_WAIT_S + RETRY_SLOT_WAIT_S + 5.0
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -95,7 +98,7 @@ class Generator:
             self._patiently(lambda: self.ledger.yield_(prompt_id, 0))
             return "no slot"
         try:
-            lease_s = self.job.deadline_s + IDLE_TIMEOUT_S + LEASE_MARGIN_S
+            lease_s = longest_request_s(self.job.deadline_s) + LEASE_MARGIN_S
             claim = self._patiently(lambda: self.ledger.claim(prompt_id, self.worker, lease_s))
             if isinstance(claim, Refusal):
                 return claim.reason
@@ -106,7 +109,7 @@ class Generator:
         while isinstance(outcome, _Wait):
             # The slot is free for another prompt while this one backs off.
             self._stopping.wait(outcome.seconds)
-            if not gate.acquire(SLOT_WAIT_S):
+            if not gate.acquire(RETRY_SLOT_WAIT_S):
                 return self._release(work, outcome.error, 0)
             try:
                 outcome = self._try_once(work)
@@ -172,7 +175,7 @@ class Generator:
         wait_s = error.details.retry_after_s
         if wait_s is None:
             wait_s = full_jitter(work.attempts + work.throttled)
-        short = wait_s <= SHORT_WAIT_S and work.age_s() < LEASE_MARGIN_S / 2
+        short = wait_s <= SHORT_WAIT_S and work.age_s() < WAITING_S
         if self._stopping.is_set() or not short or _charge(work.claim, error) != Charge():
             return self._release(work, error, wait_s)
         self._patiently(lambda: self.ledger.count_error(error.kind(), str(error)))

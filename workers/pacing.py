@@ -119,6 +119,9 @@ class Pacer:
                 if not away:
                     log.warning("the ledger does not answer: %s; going on when it does", error)
                 away = True
+            except Exception:
+                # This thread's edge: without its heartbeat the process would work on unseen.
+                log.exception("pacing failed; the last share stays")
             self._stop.wait(REPORT_INTERVAL_S)
         try:
             self._report(leaving=True)
@@ -143,21 +146,32 @@ class Pacer:
             raise
 
 
+#: Redis errors that pass: it is away, starting, failing over, or short of memory or disk.
+PASSING = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    redis.ReadOnlyError,
+    redis.OutOfMemoryError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.MasterDownError,
+)
+#: The same, as the first word of an error that has no class.
+PASSING_WORDS = ("MISCONF", "BUSY", "NOREPLICAS")
+
+
 def patient(call: Callable[[], T]) -> T:
     """Call until Redis answers: a response that was paid for outlives an outage.
 
-    Waits 0.1 s, doubling to 5 s. Out-of-memory counts as an outage: the collector makes room.
+    Waits 0.1 s, doubling to 5 s. Out of memory or of disk counts as an outage: the collector,
+    or its user, makes room.
     """
     wait_s = 0.1
     while True:
         try:
             return call()
-        except (
-            redis.ConnectionError,
-            redis.TimeoutError,
-            redis.BusyLoadingError,
-            redis.ReadOnlyError,
-            redis.OutOfMemoryError,
-        ):
+        except redis.RedisError as error:
+            if not isinstance(error, PASSING) and not str(error).startswith(PASSING_WORDS):
+                raise
             time.sleep(wait_s)
             wait_s = min(wait_s * 2, 5.0)

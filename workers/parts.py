@@ -34,8 +34,19 @@ TEMPORARY = ".part-*.tmp"
 ROW_GROUP_ROWS = 10_000
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 #: Columns whose values repeat. The long texts never do, so a dictionary would be wasted on them.
-REPEATING = ("dataset", "reason", "tools", "finish_reason", "native_finish_reason", "model")
-REPEATING += ("provider", "suspect", "worker", "turn", "attempts")
+REPEATING = (
+    "dataset",
+    "reason",
+    "tools",
+    "finish_reason",
+    "native_finish_reason",
+    "model",
+    "provider",
+    "suspect",
+    "worker",
+    "turn",
+    "attempts",
+)
 IDENTITY = ("prompt_id", "worker", "attempts", "completed_at", "latency_s")
 
 

@@ -80,6 +80,13 @@ def _learn_capacity(instance: Any, **_: Any) -> None:
     host.capacity = instance.concurrency
 
 
+@signals.heartbeat_sent.connect
+def _beat(**_: Any) -> None:
+    # From the main loop, every 2 s while it is connected to Redis: what a health check looks at.
+    if settings.heartbeat_file:
+        settings.heartbeat_file.touch()
+
+
 @signals.worker_shutting_down.connect
 def _stop(**_: Any) -> None:
     # Not in the signal's own frame: stopping takes locks that the interrupted code may hold.

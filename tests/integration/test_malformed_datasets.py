@@ -149,7 +149,10 @@ ROWS: dict[str, tuple[bytes, str]] = {
         row({"messages": [USER, "and then"]}),
         "message 2 of `messages` is text, expected an object",
     ),
-    "a null among the messages": (row({"messages": [USER, None]}), "message 2 of `messages` is null"),
+    "a null among the messages": (
+        row({"messages": [USER, None]}),
+        "message 2 of `messages` is null",
+    ),
     "nested lists": (row({"messages": [[USER]]}), "message 1 of `messages` is a list"),
     "null content": (content(None), "has no content (it is null or absent)"),
     "no content": (b'{"messages": [{"role": "user"}]}', "has no content"),
@@ -224,7 +227,11 @@ def test_a_malformed_row_is_set_aside_with_its_line_and_reason(tmp_path: Path, f
 
 #: id → (options, the row, a part of its reason)
 OPTIONS: dict[str, tuple[dict[str, Any], bytes, str]] = {
-    "column that is missing": ({"column": "prompt"}, b'{"q": "x"}', "the column `prompt` is missing"),
+    "column that is missing": (
+        {"column": "prompt"},
+        b'{"q": "x"}',
+        "the column `prompt` is missing",
+    ),
     "column that is null": ({"column": "prompt"}, b'{"prompt": null}', "`prompt` is null"),
     "column of a wrong type": ({"column": "prompt"}, b'{"prompt": 1}', "`prompt` is a number"),
     "template column that is missing": (
@@ -258,7 +265,7 @@ def test_a_row_that_an_option_does_not_fit_is_set_aside(tmp_path: Path, fault: s
 
 #: id → (file name, content, [(line, part of the reason)], prompts that survive)
 JSONL = b"\n".join([*GOOD, b""])
-NOISE = b"".join(row({"prompt": f"{n} {n * 7919 % 1000003}"}) + b"\n" for n in range(20_000))
+NOISE = b"".join(row({"prompt": f"{n} {n * 7919 % 1000003}"}) + b"\n" for n in range(40_000))
 FILES: dict[str, tuple[str, bytes, list[tuple[int, str]], int]] = {
     "JSONL without a last line break": ("d.jsonl", b"\n".join(GOOD), [], 2),
     "JSONL with blank lines": ("d.jsonl", b"\n\n".join(GOOD) + b"\n \n", [], 2),
@@ -301,8 +308,8 @@ FILES: dict[str, tuple[str, bytes, list[tuple[int, str]], int]] = {
     "a gzip with a wrong checksum": (
         "d.jsonl.gz",
         gzip.compress(JSONL)[:-8] + b"\0" * 8,
-        [(-1, "file truncated: the gzip data is corrupt")],
-        -1,
+        [(3, "file truncated: the gzip data is corrupt")],
+        2,
     ),
     "a gzip with garbage behind it": (
         "d.jsonl.gz",
@@ -318,7 +325,7 @@ FILES: dict[str, tuple[str, bytes, list[tuple[int, str]], int]] = {
     ),
     "a bz2 cut in the middle": (
         "d.jsonl.bz2",
-        bz2.compress(NOISE * 3)[:-20_000],
+        bz2.compress(NOISE)[:-20_000],
         [(-1, "file truncated: the bz2 data breaks off")],
         -1,
     ),
@@ -429,7 +436,7 @@ def test_a_malformed_file_gives_all_that_is_good_in_it(tmp_path: Path, fault: st
     In the table, -1 stands for a line or count that depends on where the compression broke.
     """
     name, data, rejects, prompts = FILES[fault]
-    result = read(tmp_path, name, data if prompts >= 0 else data, **{})
+    result = read(tmp_path, name, data)
     if prompts >= 0:
         assert len(result.prompts) == prompts
     assert len(result.rejects) == len(rejects)
@@ -472,7 +479,11 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "JSON that is text": ("d.json", b"hello", "not JSON: Expecting value"),
     "JSON that is a number": ("d.json", b"42", "none of 1 rows can be used"),
     "JSON with text behind it": ("d.json", b"[" + GOOD[0] + b"] x", "text goes on after the end"),
-    "JSON with two lists": ("d.json", b'{"a": [{}], "b": [{}]}', "two lists of objects, `a` and `b`"),
+    "JSON with two lists": (
+        "d.json",
+        b'{"a": [{}], "b": [{}]}',
+        "two lists of objects, `a` and `b`",
+    ),
     "JSON with a list of numbers": ("d.json", b'{"data": [1, 2]}', "columns: data"),
     "HTML named JSONL": ("d.jsonl", HTML, "none of 1 rows can be used; the first: d.jsonl:1: not"),
     "HTML named JSON": ("d.json", HTML, "not JSON: Expecting value"),
@@ -540,7 +551,6 @@ def test_a_damaged_parquet_page_costs_its_row_group(tmp_path: Path) -> None:
 
 def test_a_parquet_text_that_is_not_utf8_costs_its_row(tmp_path: Path) -> None:
     """Parquet does not check its texts; a bad one is a reject with the row's number."""
-    texts = pa.array([b"a", b"\xff\xfe", b"c"], pa.binary()).cast(pa.string(), safe=False) if False else None
     values = pa.array([b"a", b"\xff\xfe", b"c"], pa.binary())
     texts = pa.Array.from_buffers(pa.string(), 3, values.buffers())
     result = read(tmp_path, "d.parquet", parquet(pa.table({"prompt": texts})))
@@ -565,7 +575,7 @@ def test_a_path_that_names_no_file_is_a_clear_error(tmp_path: Path, fault: str) 
     path, reason = PATHS[fault]
     (tmp_path / "empty").mkdir()
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "gone.jsonl")
-    with pytest.raises(InputError, match="") as error:
+    with pytest.raises(InputError) as error:
         freeze(Dataset(name="D", path=path), tmp_path, tmp_path, "a/b", Sampling(), seen=set())
     assert reason in str(error.value)
 

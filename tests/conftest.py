@@ -1,0 +1,58 @@
+"""What tests share: a real Valkey, and a fresh ledger on it.
+
+`valkey` is the URL of one embedded server for the whole session, on a Unix socket. `ledger`
+is a run of its own on it, opened with `numbers`; `ledger.open({}, numbers | {…})` changes them.
+"""
+
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from fleet import broker
+from fleet.ledger import Ledger
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[str]:
+    """URL of a Valkey server that ends with the session."""
+    with (
+        tempfile.TemporaryDirectory(prefix="eagle-fleet-test-") as folder,
+        broker.embedded(Path(folder)) as url,
+    ):
+        yield url
+
+
+@pytest.fixture(scope="session")
+def client(valkey: str) -> redis.Redis:
+    """A client of that server."""
+    return broker.connect(valkey)
+
+
+@pytest.fixture(scope="session")
+def numbers() -> dict[str, int | float]:
+    """What a feeder opens a run with: prices in nano-USD a token, times in ms."""
+    return {
+        "cap": 0,
+        "concurrency": 64,
+        "start": 8,
+        "burst_ms": 60_000,
+        "decrease": 0.5,
+        "breaker_after": 3,
+        "probe_ms": 60_000,
+        "max_tokens": 1000,
+        "prompt_price": 100,
+        "completion_price": 1000,
+    }
+
+
+@pytest.fixture
+def ledger(client: redis.Redis, numbers: dict[str, int | float]) -> Iterator[Ledger]:
+    """A run that no other test knows; its keys are deleted afterwards."""
+    fresh = Ledger(client, f"test-{uuid.uuid4().hex[:12]}")
+    fresh.open({}, numbers)
+    yield fresh
+    client.delete(*fresh.keys.all)

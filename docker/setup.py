@@ -26,8 +26,8 @@ RUN = Path("/fleet/run")
 #: The key when none is set: the emulator takes any.
 NO_KEY = "emulator"
 EMULATOR = ("emulator", 8080)
-#: Characters that need no quotes in redis.conf, in a URL or in basic authentication.
-PASSWORD = re.compile(r"[A-Za-z0-9._~+/=@%^*,-]{8,200}")
+#: Characters that mean nothing else in redis.conf, in a URL, or in a list of Flower's users.
+PASSWORD = re.compile(r"[A-Za-z0-9._~+/=@%^*-]{8,200}")
 
 
 def main() -> int:
@@ -51,7 +51,7 @@ def keep_password(service: str) -> None:
     name = f"{service}_password"
     given = os.environ.get(name.upper(), "")
     if given and not PASSWORD.fullmatch(given):
-        raise ConfigError(f"{name.upper()}: 8 to 200 letters, digits or ._~+/=@%^*,-")
+        raise ConfigError(f"{name.upper()}: 8 to 200 letters, digits or ._~+/=@%^*-")
     if given or not (SETUP / name).exists():
         write(name, given or secrets.token_urlsafe(24))
 

@@ -20,11 +20,13 @@ from typing import Any, NamedTuple
 
 from .money import usd_text
 
+#: json.dumps with these arguments would build an encoder for each request.
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
 
 def messages_key(messages: Any) -> str:
     """What the emulator knows a conversation by: 32 hex digits of its canonical JSON."""
-    text = json.dumps(messages, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return sha256(_CANONICAL.encode(messages).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 class Entry(NamedTuple):

@@ -21,6 +21,7 @@ from .exchange import Exchange
 from .fault_errors import too_long
 from .fault_kinds import FREE
 from .fault_text import altered
+from .money import Bill
 from .state import Emulator, cost
 
 DRIP_S = 5.0
@@ -105,7 +106,7 @@ def abandoned(emulator: Emulator, order: Order, completion: Completion, sent_sha
 async def _send_plain(
     emulator: Emulator, exchange: Exchange, order: Order, completion: Completion
 ) -> str:
-    body = wire.body(order.head, completion, cost(order.endpoint, completion))
+    body = wire.body(order.head, completion, _bill(order, completion))
     if not exchange.started:
         await exchange.start(200, JSON, headers(order))
     if order.fault and order.fault.kind == "slow_drip":
@@ -127,7 +128,7 @@ async def _send_stream(
     sent = await _drip(exchange, parts, order)
     if exchange.gone:
         return abandoned(emulator, order, completion, sent / len(parts))
-    end = stream.closing(order.head, completion, cost(order.endpoint, completion))
+    end = stream.closing(order.head, completion, _bill(order, completion))
     return await _finish(emulator, exchange, order, completion, b"".join(end))
 
 
@@ -159,6 +160,11 @@ async def _finish(
 def _charge(emulator: Emulator, order: Order, completion: Completion, delivered: bool) -> None:
     key = order.prompt.messages_key
     emulator.charge(key, order.endpoint, order.head, completion, delivered)
+
+
+def _bill(order: Order, completion: Completion) -> Bill:
+    """The cost that the response names: what the books will say."""
+    return cost(order.endpoint, completion) if _billable(order, completion) else Bill(0, 0)
 
 
 def _billable(order: Order, completion: Completion) -> bool:

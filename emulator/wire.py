@@ -7,7 +7,7 @@ costs are written without exponent down to 1e-6; nothing follows the JSON.
 
 from __future__ import annotations
 
-import secrets
+import random
 import time
 from typing import Any, NamedTuple
 
@@ -16,6 +16,9 @@ import msgspec
 from .chance import ALPHABET
 from .completion import Completion
 from .money import Bill, usd_json
+
+#: Ids are unique, not reproducible: seeded by the system.
+_IDS = random.Random()
 
 KEEPALIVE = b"\n" + b" " * 9 + b"\n"
 
@@ -31,7 +34,7 @@ class Head(NamedTuple):
 
 def generation_id() -> str:
     """`gen-`, unix seconds, `-`, 20 letters and digits."""
-    tail = "".join([ALPHABET[byte % 62] for byte in secrets.token_bytes(20)])
+    tail = "".join(_IDS.choices(ALPHABET, k=20))
     return f"gen-{int(time.time())}-{tail}"
 
 

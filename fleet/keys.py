@@ -3,25 +3,25 @@
 All keys of a run share the hash tag `{<run>}`, so they lie in one slot of a Redis Cluster
 and one script may touch them all. Every script receives all of them, in `SCRIPT_KEYS` order.
 
-| key           | type     | members                                                             | until   |
-|---------------|----------|---------------------------------------------------------------------|---------|
-| run           | hash     | config, state, money in nano-USD, counters, the breaker             | –       |
-| datasets      | hash     | `<dataset>|<counter>` → integer                                     | –       |
-| prompts       | hash     | prompt_id → `<dataset>\\n<payload JSON>` while it is unfinished     | done    |
-| waiting       | zset     | prompt_id by the time (ms) from which the feeder may send it        | sent    |
-| queued        | zset     | prompt_id by the time (ms) its task message was sent                | claim   |
-| claims        | zset     | prompt_id by the time (ms) its claim expires                        | done    |
-| claim         | hash     | prompt_id → `fence|dataset|nano-USD reserved|variance|worker`       | done    |
-| expired       | hash     | fence of an expired claim → nano-USD presumed spent                 | answer  |
-| settled       | zset     | fence by time (ms) of its settling: a repeated call does nothing    | 1 h     |
-| attempts      | hash     | prompt_id → failed attempts so far                                  | done    |
-| done          | hash     | prompt_id → fence of the claim that completed it                    | –       |
-| failures      | hash     | prompt_id → JSON: dataset, kind, reason, attempts, time             | retry   |
-| completions   | stream   | one `fleet.records.Event` (`m`) and its body (`r`) per response     | on disk |
-| errors        | hash     | kind of failed attempt → count; `last:<kind>` → last message        | –       |
-| providers     | hash     | `<provider>|<counter>` → integer                                    | –       |
-| pacing        | hash     | the AIMD limit on requests in flight                                | –       |
-| workers       | hash     | worker → `<heartbeat ms>|<capacity>|<in flight>`                    | 30 s    |
+| key         | type   | members                                                          | until |
+|---|---|---|---|
+| run         | hash   | config, state, money in nano-USD, counters, the breaker          | – |
+| datasets    | hash   | `<dataset>|<counter>` → integer                                  | – |
+| prompts     | hash   | prompt_id → `<dataset>\\n<payload JSON>` while it is unfinished | done    |
+| waiting     | zset   | prompt_id by the time (ms) from which the feeder may send it     | sent |
+| queued      | zset   | prompt_id by the time (ms) its task message was sent             | claim |
+| claims      | zset   | prompt_id by the time (ms) its claim expires                     | done |
+| claim       | hash   | prompt_id → `fence|dataset|nano-USD reserved|variance|worker` | done    |
+| expired     | hash   | fence of an expired claim → nano-USD presumed spent              | answer |
+| settled     | zset   | fence by time (ms) of its settling: a repeated call does nothing | 1 h |
+| attempts    | hash   | prompt_id → failed attempts so far                               | done |
+| done        | hash   | prompt_id → fence of the claim that completed it                 | – |
+| failures    | hash   | prompt_id → JSON: dataset, kind, reason, attempts, time          | retry |
+| completions | stream | one `fleet.records.Event` (`m`) and its body (`r`) per response | on disk |
+| errors      | hash   | kind of failed attempt → count; `last:<kind>` → last message     | – |
+| providers   | hash   | `<provider>|<counter>` → integer                                 | – |
+| pacing      | hash   | the AIMD limit on requests in flight                             | – |
+| workers     | hash   | worker → `<heartbeat ms>|<capacity>|<in flight>`                 | 30 s |
 """
 
 SCRIPT_KEYS = (

@@ -329,6 +329,8 @@ class Ledger:
 
     def outcomes(self, prompt_ids: Sequence[str]) -> list[str]:
         """`done`, `failed`, `live` (under way) or `open` (none of these), one per id."""
+        if not prompt_ids:
+            return []
         with self.client.pipeline(transaction=False) as pipe:
             pipe.hmget(self.keys.done, prompt_ids)
             pipe.hmget(self.keys.failures, prompt_ids)

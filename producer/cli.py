@@ -203,7 +203,7 @@ def _settings(*, needs_key: bool = False) -> Settings:
     setup(settings.log_level, [settings.api_key])
     if needs_key and not settings.api_key:
         raise ConfigError(
-            "OPENROUTER_API_KEY is not set, nor OPENROUTER_API_KEY_FILE (`producer demo` needs none)"
+            "set OPENROUTER_API_KEY or OPENROUTER_API_KEY_FILE (`producer demo` needs none)"
         )
     return settings
 

@@ -27,7 +27,7 @@ def split_messages(
         raise Unusable("no user turn", f"{where} has no user turn")
     end = max(index for index, role in enumerate(roles) if role in ("user", "tool")) + 1
     if turns == "last":
-        messages = _normalised(values[:end], roles, places)
+        messages = _normalised(values[:end], roles[:end], places[:end])
         check_tool_answers(messages, where)
         return [messages]
     calls = any(isinstance(value, dict) and value.get("tool_calls") for value in values[:end])
@@ -37,7 +37,7 @@ def split_messages(
             'would be made anew; use turns = "last" for it'
         )
         raise Unusable("tool calls", reason)
-    return _each_turn(values[:end], roles, places)
+    return _each_turn(values[:end], roles[:end], places[:end])
 
 
 def _normalised(values: list[Any], roles: list[str], places: list[str]) -> list[Message]:

@@ -1,5 +1,15 @@
-"""The fleet's workers: the Celery task, the OpenRouter client, pacing, and the collector."""
+"""The fleet's workers: the Celery task, the OpenRouter client, pacing, and the collector.
 
-from workers.tasks import app
+`celery -A workers` finds the app here. It is loaded when it is asked for, so that the
+collector runs without Celery.
+"""
 
-__all__ = ["app"]
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    if name == "app":
+        from workers.tasks import app
+
+        return app
+    raise AttributeError(f"module 'workers' has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """A stream entry read: what a worker said and what the provider answered, as one row.
 
 In: the fields `m` and `r` of an entry. Out: a `Record`, whose values stand in the order of
-`fleet.records.COMPLETIONS`, or `Unreadable`. Pure. Invariants: a record always fits its
+`fleet.schemas.COMPLETIONS`, or `Unreadable`. Pure. Invariants: a record always fits its
 schema, however odd the response body; an answer that cannot be a completion is a reject with
 a reason, never an error. It does not judge a text: that the worker has done. It knows nothing
 of Redis or of files.

@@ -35,7 +35,7 @@ local function sizes(c)
     local sum = c.tokens + PRIOR_N * c.prior
     local squares = c.squares + PRIOR_N * 2 * c.prior * c.prior
     local mean = sum / n
-    local in_flight = math.max(squares / sum, mean)
+    local in_flight = sum > 0 and math.max(squares / sum, mean) or 0
     return mean, in_flight, math.sqrt(math.max(squares / n - mean * mean, 0))
 end
 

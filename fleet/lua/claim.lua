@@ -21,10 +21,7 @@ if c.cancelled == 1 then forget(id) return {'cancelled', 0} end
 if paused() then wait_until(id, NOW) return {'paused', 0} end
 
 local probe = run_number('breaker_probe')
-if probe > 0 then
-    if NOW < probe then wait_until(id, probe) return {'breaker', probe - NOW} end
-    redis.call('HSET', RUN, 'breaker_probe', int(NOW + run_number('probe_ms')))
-end
+if NOW < probe then wait_until(id, probe) return {'breaker', probe - NOW} end
 if room(c, c.in_flight) <= 0 then
     end_if_full(dataset, c)
     wait_until(id, NOW)
@@ -50,6 +47,8 @@ if cap > 0 then
     end
 end
 
+-- Only a claim that is granted uses up the breaker's probe.
+if probe > 0 then redis.call('HSET', RUN, 'breaker_probe', int(NOW + run_number('probe_ms'))) end
 local fence = redis.call('HINCRBY', RUN, 'fence', 1)
 redis.call('ZREM', WAITING, id)
 redis.call('ZREM', QUEUED, id)

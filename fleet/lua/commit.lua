@@ -33,5 +33,6 @@ redis.call('HINCRBY', PROVIDERS, provider .. '|tokens', int(tokens))
 if ARGV[11] ~= '' and redis.call('HEXISTS', DONE, ARGV[11]) == 0 then
     redis.call('HSETNX', PROMPTS, ARGV[11], ARGV[12])
     redis.call('ZADD', WAITING, NOW, ARGV[11])
+    if redis.call('HDEL', FAILURES, ARGV[11]) == 1 then add(dataset, 'failed', -1) end
 end
 return 'committed'

@@ -33,7 +33,7 @@ end
 if lost > 0 then
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', QUEUED, '-inf', NOW - lost, 'LIMIT', 0, most)) do
         if #ids >= most then break end
-        if admit(id) then ids[#ids + 1] = id else redis.call('ZADD', WAITING, NOW, id) redis.call('ZREM', QUEUED, id) end
+        if admit(id) then ids[#ids + 1] = id elseif redis.call('HEXISTS', PROMPTS, id) == 1 then wait_until(id, NOW) end
     end
 end
 for _, id in ipairs(ids) do

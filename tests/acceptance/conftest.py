@@ -7,74 +7,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-import requests
+
+from emulator.launch import Running, launch
 
 API_KEY = "sk-or-v1-acceptance-0123456789abcdef"
-ENDPOINTS = """
-[[endpoints]]
-tag = "chutes/int4"
-provider_name = "Chutes"
-quantization = "int4"
-prompt_usd_per_m = 0.44
-completion_usd_per_m = 2.00
-[[endpoints]]
-tag = "inceptron/int4"
-provider_name = "Inceptron"
-quantization = "int4"
-prompt_usd_per_m = 0.44
-completion_usd_per_m = 2.20
-[[endpoints]]
-tag = "fireworks"
-provider_name = "Fireworks"
-quantization = "nvfp4"
-prompt_usd_per_m = 0.10
-completion_usd_per_m = 0.50
-"""
-
-
-class Emulator:
-    """A running emulator and its books."""
-
-    def __init__(self, directory: Path, config: str) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "emulator.toml").write_text(config + ENDPOINTS)
-        ready = directory / "url"
-        self._log = (directory / "emulator.log").open("wb")
-        command = ["--config", str(directory / "emulator.toml"), "--ready-file", str(ready)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "emulator", *command], stdout=self._log, stderr=self._log
-        )
-        wait_for(lambda: ready.exists() or self.process.poll() is not None)
-        self.url = ready.read_text().strip()
-        self.control = self.url.removesuffix("/api/v1") + "/emulator"
-
-    def books(self) -> dict[str, Any]:
-        return dict(requests.get(f"{self.control}/books", timeout=10).json())
-
-    def billed(self) -> list[dict[str, Any]]:
-        return list(requests.get(f"{self.control}/books/requests", timeout=10).json())
-
-    def set_faults(self, faults: list[dict[str, Any]]) -> None:
-        requests.post(f"{self.control}/faults", json=faults, timeout=10).raise_for_status()
-
-    def top_up(self, usd: float) -> None:
-        requests.post(f"{self.control}/topup", json={"usd": usd}, timeout=10).raise_for_status()
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait()
-        self._log.close()
 
 
 class Run:
     """A run directory and the processes that work on it."""
 
-    def __init__(self, directory: Path, emulator: Emulator, run_file: str) -> None:
+    def __init__(self, directory: Path, emulator: Running, run_file: str) -> None:
         self.directory = directory
         self.emulator = emulator
         self.path = directory / "run.toml"
@@ -152,25 +100,18 @@ def wait_for_fixture() -> Callable[..., Any]:
 
 
 @pytest.fixture
-def start_emulator(tmp_path: Path) -> Iterator[Callable[[str], Emulator]]:
-    """Start an emulator with the given TOML before its endpoints."""
-    running: list[Emulator] = []
-
-    def start(config: str = "") -> Emulator:
-        running.append(Emulator(tmp_path / f"emulator-{len(running)}", config))
-        return running[-1]
-
-    yield start
-    for emulator in running:
-        emulator.stop()
+def start_emulator() -> Iterator[Callable[[str], Running]]:
+    """Start an emulator with the given TOML."""
+    with ExitStack() as running:
+        yield lambda config="": running.enter_context(launch(config))
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> Iterator[Callable[[Emulator, str], Run]]:
+def make_run(tmp_path: Path) -> Iterator[Callable[[Running, str], Run]]:
     """Make a run from the tables of its run file."""
     runs: list[Run] = []
 
-    def make(emulator: Emulator, run_file: str) -> Run:
+    def make(emulator: Running, run_file: str) -> Run:
         runs.append(Run(tmp_path / f"run-{len(runs)}", emulator, run_file))
         return runs[-1]
 

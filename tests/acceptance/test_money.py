@@ -106,7 +106,7 @@ def test_run_pauses_without_credits_and_goes_on_after_a_top_up(
     paused = wait_for(lambda: (run.directory / "redis").exists() and run.status()["paused"])
     assert paused["kind"] == "out of credits"
     assert "credits" in paused["reason"].lower()
-    emulator.top_up(10)
+    emulator.topup(10)
 
     assert producer.wait(timeout=90) == 0, (run.directory / "logs/producer.log").read_text()
     rows = run.rows()

@@ -25,9 +25,11 @@ def test_key_is_nowhere_after_a_run_with_every_fault(
 ) -> None:
     """Every fault there is, at debug level: neither the run's directory (logs, Parquet, manifest),
     nor Redis (its append-only file), nor any command line or output has the key."""
-    faults = [{"kind": kind, "rate": 0.004, "duration_s": 4} for kind in KINDS]
+    faults = [
+        {"kind": kind, "rate": 0.004, "duration_s": 4, "retry_after_s": 0.2} for kind in KINDS
+    ]
     emulator = start_emulator("keepalive_s = 0.1\n[backend.latency]\nmean_s = 0.05\n")
-    emulator.set_faults(faults)
+    emulator.set_faults(*faults)
     run = make_run(emulator, RUN.format(path=write_prompts("B1", 600)))
     run.environment["EAGLE_FLEET_LOG_LEVEL"] = "debug"
     key = run.environment["OPENROUTER_API_KEY"].encode()

@@ -245,33 +245,10 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner),
     max_leaves=8,
 )
-KNOWN = st.sampled_from(
-    [
-        "error",
-        "code",
-        "message",
-        "metadata",
-        "choices",
-        "provider",
-        "usage",
-        "cost",
-        "raw",
-        "model",
-        "finish_reason",
-        "content",
-        "reasoning",
-        "availability",
-        "retry_after",
-        "headers",
-        "reasons",
-        "excluded_by",
-        "constraint",
-        "tool_calls",
-        "completion_tokens",
-        "limit_source",
-        "field",
-    ]
-)
+ERROR_KEYS = ["error", "code", "message", "metadata", "raw", "availability", "retry_after"]
+LIMIT_KEYS = ["headers", "reasons", "excluded_by", "constraint", "limit_source", "field"]
+ANSWER_KEYS = ["choices", "provider", "usage", "cost", "model", "content", "tool_calls"]
+KNOWN = st.sampled_from([*ERROR_KEYS, *LIMIT_KEYS, *ANSWER_KEYS])
 replies = st.recursive(
     anything | st.sampled_from(["stop", "error", "moonshotai/kimi-k2.5", 429, 402, 404]),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KNOWN, inner, max_size=6),

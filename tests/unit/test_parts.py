@@ -66,7 +66,7 @@ def test_a_part_says_what_it_covers(tmp_path: Path) -> None:
 
 
 def test_a_part_has_the_schema_of_the_records(tmp_path: Path) -> None:
-    """Types and nullability are those of `fleet.records`; the text is zstd."""
+    """Types and nullability are those of `fleet.schemas`; the text is zstd."""
     part = write(tmp_path, range(3))
     assert pq.read_schema(part.path).equals(COMPLETIONS)
     column = pq.read_metadata(part.path).row_group(0).column(0)

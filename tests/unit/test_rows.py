@@ -280,26 +280,10 @@ def test_recorded_traffic_is_read() -> None:
 
 
 names = st.sampled_from(
-    [
-        "choices",
-        "message",
-        "content",
-        "reasoning",
-        "reasoning_details",
-        "tool_calls",
-        "usage",
-        "cost",
-        "provider",
-        "id",
-        "model",
-        "error",
-        "metadata",
-        "provider_name",
-        "finish_reason",
-        "prompt_tokens_details",
-        "cached_tokens",
-        "text",
-    ]
+    (
+        "choices message content reasoning reasoning_details tool_calls usage cost provider id "
+        "model error metadata provider_name finish_reason prompt_tokens_details cached_tokens text"
+    ).split()
 )
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

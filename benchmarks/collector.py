@@ -1,7 +1,5 @@
 """How fast the collector moves completions of 4 KB from Redis to Parquet.
 
-    python benchmarks/collector.py [--completions 40000]
-
 Both sides get the same stream, from a Valkey started here, on one core each. The collector is
 the real process, stopped by SIGTERM when its stream is full, so that it drains and ends. The
 baseline is the loop that one would write first: read 500 entries, decode, append one JSON line
@@ -9,7 +7,6 @@ per row, fsync, trim. It keeps no order of durability, no duplicates out, no col
 Times include the start of the interpreter on both sides. Compare the ratio, not the seconds.
 """
 
-import argparse
 import json
 import os
 import random
@@ -114,10 +111,8 @@ def run_collector(url: str, directory: Path) -> tuple[float, float, int]:
     return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss // 1024
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--completions", type=int, default=40_000)
-    completions = parser.parse_args().completions
+def measure(completions: int) -> dict[str, float]:
+    """Rates of both, and what the collector used and wrote."""
     with tempfile.TemporaryDirectory() as folder, broker.embedded(Path(folder)) as url:
         fill(broker.connect(url), completions)
         seconds, cpu_s, peak_mb = run_collector(url, Path(folder))
@@ -128,15 +123,13 @@ def main() -> None:
         began = time.perf_counter()
         assert json_lines(url, lines) == completions
         baseline_s = time.perf_counter() - began
-        size = lines.stat().st_size
-    print(f"{completions} completions of {RESPONSE_BYTES} bytes in {len(DATASETS)} datasets")
-    print(
-        f"collector   {completions / seconds:7,.0f}/s, {1e6 * cpu_s / completions:.0f} µs CPU "
-        f"each, {peak_mb} MB peak, {len(files)} files, {parquet_bytes / 1e6:.0f} MB"
-    )
-    print(f"JSON lines  {completions / baseline_s:7,.0f}/s, {size / 1e6:.0f} MB")
-    print(f"ratio       {baseline_s / seconds:7.2f} (collector to JSON lines; start included)")
-
-
-if __name__ == "__main__":
-    main()
+        return {
+            "completions": completions,
+            "per_s": completions / seconds,
+            "cpu_us": 1e6 * cpu_s / completions,
+            "peak_mb": peak_mb,
+            "parquet_mb": parquet_bytes / 1e6,
+            "lines_per_s": completions / baseline_s,
+            "lines_mb": lines.stat().st_size / 1e6,
+            "ratio": baseline_s / seconds,
+        }

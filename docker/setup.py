@@ -19,13 +19,14 @@ from fleet import run_config
 from fleet.errors import ConfigError, FleetError
 from fleet.run_config import RunConfig
 from fleet.settings import Settings
-from workers.openrouter import IDLE_TIMEOUT_S
 
 SETUP = Path("/fleet/setup")
 RUN = Path("/fleet/run")
 #: The key when none is set: the emulator takes any.
 NO_KEY = "emulator"
 EMULATOR = ("emulator", 8080)
+#: A request may outlast its deadline by this: `workers.openrouter.IDLE_TIMEOUT_S`.
+IDLE_TIMEOUT_S = 60.0
 #: Characters that mean nothing else in redis.conf, in a URL, or in a list of Flower's users.
 PASSWORD = re.compile(r"[A-Za-z0-9._~+/=@%^*-]{8,200}")
 
@@ -37,13 +38,22 @@ def main() -> int:
         check_writable()
         config = run_config.load(RUN / "run.toml")
         check_directory(config)
-        check_money(config, Settings.from_environment())
+        check_money(config, read_settings())
         check_grace(config)
         write("run_name", config.run.name)
     except FleetError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def read_settings() -> Settings:
+    try:
+        return Settings.from_environment()
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error} (the containers run as FLEET_UID, user {os.getuid()})"
+        ) from None
 
 
 def keep_password(service: str) -> None:

@@ -215,7 +215,7 @@ def _open(
     config.directory.mkdir(parents=True, exist_ok=True)
     opened = prepare(config, account, limit=limit, strict=strict)
     write_manifest(config, opened)
-    show_plan(config, opened)
+    show_plan(config, opened, account.base_url)
     return account, opened
 
 

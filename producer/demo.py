@@ -9,6 +9,8 @@ from importlib import resources
 from pathlib import Path
 
 import pyarrow.dataset as ds
+from rich.box import SIMPLE
+from rich.markup import escape
 from rich.table import Table
 
 from fleet import run_config
@@ -45,7 +47,7 @@ def run_demo(directory: Path, run_here: RunHere) -> Exit:
         account = Account(url, settings.api_key)
         opened = prepare(config, account, limit=0, strict=False)
         write_manifest(config, opened)
-        show_plan(config, opened)
+        show_plan(config, opened, account.base_url)
         code = run_here(config, settings, account, opened, WORKERS)
     finally:
         emulator.terminate()
@@ -74,18 +76,14 @@ def _show_rows(directory: Path) -> None:
     err.print("\nCompletions, as Parquet:")
     for file in files:
         err.print(f"  {os.path.relpath(file)}", highlight=False, soft_wrap=True)
-    columns = ["dataset", "content", "completion_tokens", "cost_usd", "provider"]
+    columns = ["dataset", "provider", "completion_tokens", "cost_usd", "content"]
     rows = ds.dataset(completions, format="parquet", partitioning="hive").head(ROWS_SHOWN, columns)
-    shown = Table(title=f"The first {rows.num_rows} rows", title_justify="left")
-    for column in columns:
-        shown.add_column(column, no_wrap=True, overflow="ellipsis")
+    shown = Table(title=f"The first {rows.num_rows} rows", title_justify="left", box=SIMPLE)
+    for column, width in zip(columns, (12, 8, 6, 10, None), strict=True):
+        heading = {"completion_tokens": "tokens"}.get(column, column)
+        shown.add_column(heading, no_wrap=True, overflow="ellipsis", min_width=width)
     for row in rows.to_pylist():
-        content = " ".join((row["content"] or "").split())
-        shown.add_row(
-            row["dataset"],
-            content,
-            str(row["completion_tokens"]),
-            f"{row['cost_usd']:.8f}",
-            row["provider"],
-        )
+        content = escape(" ".join((row["content"] or "").split()))
+        cost, tokens = f"{row['cost_usd']:.8f}", str(row["completion_tokens"])
+        shown.add_row(row["dataset"], row["provider"], tokens, cost, content)
     out.print(shown)

@@ -6,7 +6,7 @@ from producer.opening import Opened
 from producer.progress import money
 
 
-def show_plan(config: RunConfig, opened: Opened) -> None:
+def show_plan(config: RunConfig, opened: Opened, base_url: str) -> None:
     """Print what was read, what was set aside, who may answer and what it may cost."""
     run = config.run
     for summary in opened.summaries:
@@ -24,7 +24,7 @@ def show_plan(config: RunConfig, opened: Opened) -> None:
         if summary.changed:
             _say(f"  {summary.changed}")
     _say(
-        f"{run.model} from {run.base_url}, at most {run.concurrency} in flight, "
+        f"{run.model} from {base_url}, at most {run.concurrency} in flight, "
         + (f"cap {money(run.cap_usd)}" if run.cap_usd else "no cap in dollars")
     )
     for endpoint in sorted(opened.endpoints, key=lambda e: e.completion_usd):

@@ -134,8 +134,7 @@ class Session:
             err.print("Not at its end. Start again to go on.")
             return Exit.INTERRUPTED
         if outcome.failed:
-            err.print(
-                f"{outcome.failed:,} prompts failed: see `producer failures {self._config.path}`."
-            )
+            text = f"{outcome.failed:,} prompts failed: see `producer failures {self._config.path}`."
+            err.print(text, highlight=False, soft_wrap=True)
             return Exit.SOME_FAILED
         return Exit.OK

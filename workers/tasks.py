@@ -66,7 +66,7 @@ def generate(run: str, prompt_id: str) -> str:
 
 @signals.setup_logging.connect
 def _set_up_logging(**_: Any) -> None:
-    setup(settings.log_level, [settings.api_key])
+    setup(settings.log_level, settings.secrets())
 
 
 @signals.celeryd_after_setup.connect

@@ -131,3 +131,19 @@ def write_prompts(tmp_path: Path) -> Callable[[str, int], Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def command_lines() -> Callable[[], list[bytes]]:
+    """Read the command lines of all processes but this one."""
+
+    def read() -> list[bytes]:
+        lines = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                lines.append(path.read_bytes() if path.parent.name != str(os.getpid()) else b"")
+            except OSError:
+                continue
+        return lines
+
+    return read

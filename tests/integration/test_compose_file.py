@@ -44,7 +44,7 @@ def test_only_two_base_images_are_pulled() -> None:
 
 
 def test_our_image_is_never_looked_for_in_a_registry() -> None:
-    """A stranger's image of the same name is not run: one service builds ours, the rest wait."""
+    """One service builds it; the others take what is there."""
     ours = {name: s for name, s in SERVICES.items() if s["image"] == OURS}
     builders = [name for name, service in ours.items() if "build" in service]
     assert builders == ["setup"]
@@ -62,7 +62,9 @@ def test_a_stopped_worker_has_time_to_finish_its_requests() -> None:
 
 
 def test_the_grace_that_setup_checks_is_the_worker_s() -> None:
-    """One number, so that a longer deadline in a run file is noticed."""
+    """One grace and one margin, so that a longer deadline in a run file is noticed."""
+    setup = (ROOT / "docker" / "setup.py").read_text("utf-8")
+    assert f"\nIDLE_TIMEOUT_S = {IDLE_TIMEOUT_S}\n" in setup
     grace = SERVICES["setup"]["environment"]["WORKER_GRACE_S"]
     assert SERVICES["worker"]["stop_grace_period"] == f"{grace}s"
 

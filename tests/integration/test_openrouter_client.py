@@ -402,15 +402,18 @@ def test_the_pool_keeps_to_its_capacity_and_is_reused(serve: Servers) -> None:
 
 def test_a_connection_that_the_server_closed_is_replaced(serve: Servers) -> None:
     """Between two requests the server may close: the next request opens a new connection."""
+    closed = threading.Semaphore(0)
 
     def behave(_: Server, connection: socket.socket) -> None:
         connection.sendall(WHOLE)
         connection.shutdown(socket.SHUT_RDWR)
+        closed.release()
 
     server = serve(behave)
     client = client_of(server)
     for _ in range(3):
         complete(client)
+        assert closed.acquire(timeout=10)
     assert server.connections == 3
 
 

@@ -1,0 +1,163 @@
+"""`results.json` → `README.md`. Sentences state what was measured; no figure is typed by hand."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+NAMES = {
+    "fleet": "eagle-fleet, 2 worker processes",
+    "aiohttp": "bare aiohttp loop",
+    "openai": "openai client, async loop",
+    "curator": "curator",
+}
+
+HEAD = """# Benchmarks
+
+<!-- Written by `python -m benchmarks`; edit benchmarks/report.py instead. -->
+
+    {command}
+
+{date}, commit `{commit}`, {cores} × {cpu}, {memory_gb} GB, Linux {kernel}, Python {python};
+{versions}. Load average before the start: {load_before}.
+
+All in one run on one machine: the emulator, and Redis where there is one, share the cores with
+the client that is measured. So compare the ratios. Nothing here says how fast OpenRouter is.
+"""
+
+THROUGHPUT = """## Requests per second
+
+Every client makes the same prompts with the same body. An answer has 300 tokens in the mean
+and takes 1 s in the mean (lognormal, at most 5 s), with a keep-alive every second, so that the
+most one can have is the in-flight limit per second.
+
+* **fleet** is `producer run` as it is installed: two worker processes, Valkey with its
+  append-only file, collector to Parquet, feeder, money and token budget held. It starts at 64
+  requests in flight and doubles from there, and that is in its figures.
+* **aiohttp** is what Python can do at the least: no retry, no record, answers kept in memory.
+* **openai** {openai} is `AsyncOpenAI` with its defaults and a semaphore.
+* **curator** {curator} with `max_concurrent_requests`, its limits per minute raised out of the way.
+
+"per second" runs from the first request to the last response, as the emulator saw them; the last
+answers of a run come up to 5 s after the last request. "middle" is between the 20th and the
+80th percentile of the responses. CPU is user and system time of all processes of the client,
+Redis included, from the first request to the client's end; memory the highest sum of their
+resident sets, Redis not included. "× fleet" is the fleet's rate over that client's (above 1: the
+fleet is faster).
+"""
+
+SECTIONS = """## Feeder
+
+{feeder_per_s:,.0f} prompts a second, read from the frozen file, put on the ledger and sent, in
+rounds of 4,000. A plain loop of `apply_async`, which only sends: {apply_async_per_s:,.0f}
+messages a second. Ratio {ratio:.2f}.
+"""
+
+COLLECTOR = """## Collector
+
+{per_s:,.0f} completions of 4 KB a second to Parquet, {cpu_us:.0f} µs CPU each, {peak_mb:.0f} MB at
+its peak, {parquet_mb:.0f} MB written. A loop that appends JSON lines: {lines_per_s:,.0f} a second,
+{lines_mb:.0f} MB. Ratio {ratio:.2f}. Starting the interpreter is in the collector's time.
+"""
+
+EMULATOR = """## Emulator
+
+Is the harness the limit? The emulator alone on one core, wrk on another with {connections:,}
+connections: {per_s:,.0f} responses a second, {cpu_us:.0f} µs CPU each, {core_share:.0%} of its
+core.
+"""
+
+RESUME = """## Starting a large run again
+
+{prompts:,} prompts, {done:,} of them done; Valkey holds {valkey_mb:.0f} MB. Seconds from
+`producer run` to its first new request:
+"""
+
+
+def page(results: dict[str, Any]) -> str:
+    """The whole README."""
+    parts = [_head(results["machine"]), _throughput(results)]
+    parts.append(SECTIONS.format(**results["feeder"]))
+    parts.append(COLLECTOR.format(**results["collector"]))
+    parts.append(_resume(results["resume"]))
+    emulator = results["emulator"]
+    parts.append(
+        EMULATOR.format(**emulator) if emulator else "## Emulator\n\nNot measured: no wrk here.\n"
+    )
+    return "\n".join(parts)
+
+
+def _head(machine: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    return HEAD.format(**machine | {"versions": versions})
+
+
+def _throughput(results: dict[str, Any]) -> str:
+    parts = [THROUGHPUT.format(**results["peers"])]
+    rows = results["throughput"]
+    for in_flight in sorted({row["in_flight"] for row in rows}):
+        parts.append(_case([row for row in rows if row["in_flight"] == in_flight]))
+    parts.append(_roles([row for row in rows if row["client"] == "fleet"]))
+    return "\n".join(parts)
+
+
+def _case(rows: list[dict[str, Any]]) -> str:
+    fleet = next(row for row in rows if row["client"] == "fleet")
+    head = (
+        "client", "per second", "× fleet", "middle", "× fleet", "most in flight",
+        "CPU ms/request", "memory MB", "whole command s", "emulator cores", "kept",
+    )  # fmt: skip
+    body = [
+        (
+            NAMES[row["client"]],
+            f"{row['per_s']:,.0f}",
+            _ratio(fleet["per_s"], row["per_s"]),
+            f"{row['middle_per_s']:,.0f}",
+            _ratio(fleet["middle_per_s"], row["middle_per_s"]),
+            f"{row['most_in_flight']:,}",
+            f"{row['cpu_ms']:.2f}",
+            f"{row['peak_mb']:,.0f}",
+            f"{row['wall_s']:.1f}",
+            f"{row['emulator_core']:.2f}",
+            f"{row['kept']:,}" + (f" ({row['trouble']})" if row["trouble"] else ""),
+        )
+        for row in rows
+    ]
+    title = f"### {fleet['in_flight']:,} in flight, {fleet['prompts']:,} prompts\n\n"
+    return title + _table(head, body)
+
+
+def _roles(rows: list[dict[str, Any]]) -> str:
+    """Where the fleet's CPU time goes."""
+    roles = ("worker", "collector", "producer", "valkey")
+    head = ("in flight", *(f"{role} ms" for role in roles), "Valkey MB")
+    body = [
+        (
+            f"{row['in_flight']:,}",
+            *(f"{row['roles'].get(role, 0):.2f}" for role in roles),
+            f"{row['valkey_mb']:.0f}",
+        )
+        for row in rows
+    ]
+    title = "### The fleet's CPU milliseconds a request, by process, their start included\n\n"
+    return title + _table(head, body)
+
+
+def _resume(resume: dict[str, Any]) -> str:
+    body = [
+        (
+            f"{start['cursor']:,}" if start["cursor"] else "lost: every prompt is looked up",
+            f"{start['first_request_s']:.1f}"
+            if start["first_request_s"]
+            else f"none within {start['limit_s']:.0f}",
+        )
+        for start in resume["starts"]
+    ]
+    return RESUME.format(**resume) + "\n" + _table(("place reached", "seconds"), body)
+
+
+def _ratio(fleet: float, other: float) -> str:
+    return f"{fleet / other:.2f}" if other else "–"
+
+
+def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    rows = [head, ["---"] + ["---:"] * (len(head) - 1), *body]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

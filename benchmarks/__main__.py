@@ -21,10 +21,13 @@ HERE = Path(__file__).parent
 
 def measure_throughput(sizes: Sizes) -> list[dict[str, Any]]:
     rows = []
-    for in_flight, prompts in sizes.throughput:
+    for case in sizes.throughput:
         for client in throughput.CLIENTS:
-            row = throughput.measure(client, in_flight, prompts, sizes.case_limit_s)
-            say(f"  {client} at {in_flight}: {row.per_s:,.0f}/s, {row.cpu_ms:.2f} ms CPU a request")
+            row = throughput.measure(client, case)
+            say(
+                f"  {client} at {case.in_flight} ({case.mean_latency_s:.0f} s):"
+                f" {row.per_s:,.0f}/s, {row.most_in_flight} held, {row.cpu_ms:.2f} ms CPU a request"
+            )
             if row.trouble:
                 say(f"    {row.kept} of {row.prompts} kept; {row.trouble}")
             rows.append(asdict(row))

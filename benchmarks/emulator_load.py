@@ -39,7 +39,7 @@ def measure(connections: int, seconds: int) -> dict[str, Any] | None:
         return None
     cores = sorted(os.sched_getaffinity(0))
     text = workload.messages(1)[0][0]["content"]
-    with tempfile.TemporaryDirectory(prefix="bench-") as name, launch(workload.EMULATOR) as host:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, launch(workload.emulator()) as host:
         _pin(host.process.pid, cores[0])
         script = Path(name) / "complete.lua"
         script.write_text(SCRIPT.format(key=workload.API_KEY, model=workload.MODEL, text=text))

@@ -88,7 +88,7 @@ def _freeze(folder: Path, prompts: int) -> RunConfig:
     path.parent.mkdir(parents=True)
     with Writer(path) as writer:
         for row, prompt_id in enumerate(_prompt_ids(prompts)):
-            text = texts[row % len(texts)].replace(":", f":{row} ", 1)
+            text = texts[row % len(texts)].replace('"content":"', f'"content":"{row} ')
             writer.write([Prompt(prompt_id, text, None, None, 0, str(source), row + 1)])
         summary = FreezeSummary(DATASET, prompts, prompts, prompts, 0, 0, {})
         writer.finish(msgspec.to_builtins({"identity": made_from, "summary": summary}))
@@ -127,7 +127,7 @@ def _start_without_cursor(config: RunConfig, limit_s: float) -> Resume:
 
 def _start(config: RunConfig, cursor: int, limit_s: float) -> Resume:
     """`producer run` until its first request; then it is killed."""
-    with launch(workload.EMULATOR) as host:
+    with launch(workload.emulator()) as host:
         environment = {"OPENROUTER_API_KEY": workload.API_KEY, "OPENROUTER_BASE_URL": host.url}
         log = config.directory / "producer.log"
         with log.open("ab") as output:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from benchmarks import peers, workload
 from benchmarks.measure import Watch, cpu_s, end
+from benchmarks.sizes import Case
 from emulator.launch import Running, launch
 
 FLEET = "fleet"
@@ -36,6 +37,7 @@ class Throughput:
     client: str
     in_flight: int
     prompts: int
+    mean_latency_s: float
     #: Billed by the emulator, and held by the client at its end.
     billed: int
     kept: int
@@ -59,12 +61,13 @@ class Throughput:
     emulator_core: float = 0.0
 
 
-def measure(client: str, in_flight: int, prompts: int, limit_s: float) -> Throughput:
-    """Run one client once, for no longer than `limit_s`."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as name, launch(workload.EMULATOR) as host:
+def measure(client: str, case: Case) -> Throughput:
+    """Run one client once."""
+    service = workload.emulator(case.mean_latency_s)
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, launch(service) as host:
         folder = Path(name)
-        workload.write_prompts(folder / "prompts.jsonl", prompts)
-        command, environment = _command(client, host.url, folder, in_flight)
+        workload.write_prompts(folder / "prompts.jsonl", case.prompts)
+        command, environment = _command(client, host.url, folder, case.in_flight)
         with (folder / "log.txt").open("w") as log:
             process = subprocess.Popen(
                 command,
@@ -75,12 +78,12 @@ def measure(client: str, in_flight: int, prompts: int, limit_s: float) -> Throug
                 stderr=log,
                 start_new_session=True,
             )
-            timed = _observe(process, host, limit_s, in_flight)
+            timed = _observe(process, host, case)
         kept = _kept(client, folder)
         trouble = timed.trouble
-        if trouble or kept < prompts:
+        if trouble or kept < case.prompts:
             trouble = f"{trouble} {_last_line(folder / 'log.txt')}".strip()
-        return _figures(client, in_flight, prompts, kept, trouble, timed, host)
+        return _figures(client, case, kept, trouble, timed, host)
 
 
 def _command(
@@ -112,14 +115,13 @@ class _Timed:
     trouble: str = ""
 
 
-def _observe(
-    process: "subprocess.Popen[bytes]", host: Running, limit_s: float, in_flight: int
-) -> _Timed:
+def _observe(process: "subprocess.Popen[bytes]", host: Running, case: Case) -> _Timed:
+    limit_s = case.limit_s
     timed = _Timed(Watch(process.pid), time.time())
     try:
         while not _ended(process) and time.time() - timed.began < limit_s:
             # More than one: curator sends an empty request to look for limits.
-            if host.books()["in_flight"] >= min(4, in_flight):
+            if host.books()["in_flight"] >= min(4, case.in_flight):
                 timed.first_request_at = time.time()
                 timed.watch.sample()
                 timed.cpu_before_s = sum(timed.watch.cpu_by_role().values())
@@ -171,13 +173,7 @@ def _last_line(path: Path) -> str:
 
 
 def _figures(
-    client: str,
-    in_flight: int,
-    prompts: int,
-    kept: int,
-    trouble: str,
-    timed: _Timed,
-    host: Running,
+    client: str, case: Case, kept: int, trouble: str, timed: _Timed, host: Running
 ) -> Throughput:
     entries = sorted(entry["time"] for entry in host.billed())
     billed = len(entries)
@@ -186,8 +182,9 @@ def _figures(
     span_s = entries[-1] - timed.first_request_at if entries else 0.0
     return Throughput(
         client=client,
-        in_flight=in_flight,
-        prompts=prompts,
+        in_flight=case.in_flight,
+        prompts=case.prompts,
+        mean_latency_s=case.mean_latency_s,
         billed=billed,
         kept=kept,
         trouble=trouble,

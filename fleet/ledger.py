@@ -179,9 +179,14 @@ class Ledger:
 
     # The worker's side
 
-    def claim(self, prompt_id: str, worker: str, lease_s: float) -> Claim | Refusal:
-        """Take a prompt for one request, with tokens and money reserved for it."""
-        reply = self._run("claim", prompt_id, worker, int(lease_s * 1000))
+    def claim(
+        self, prompt_id: str, worker: str, lease_s: float, nonce: str = ""
+    ) -> Claim | Refusal:
+        """Take a prompt for one request, with tokens and money reserved for it.
+
+        Called again with the same `nonce`, when the reply was lost, it gives the same claim.
+        """
+        reply = self._run("claim", prompt_id, worker, int(lease_s * 1000), nonce)
         if reply[0] != b"ok":
             return Refusal(reply[0].decode(), int(reply[1]) / 1000)
         _, fence, payload, attempts, reserved, dataset = reply
@@ -274,6 +279,7 @@ class Ledger:
             charge.spent_nusd,
             charge.presumed_nusd,
             kind,
+            reason,
             json.dumps(failure),
             event,
             body,

@@ -1,6 +1,7 @@
 """All counters of a run at one moment, for the feeder, `status` and the live view."""
 
 import json
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +57,8 @@ class Snapshot:
     cap_usd: float
     cap_reached: bool
     waiting: int
+    #: Of these, the ones that back off.
+    delayed: int
     queued: int
     in_flight: int
     #: Prompts on the ledger that are not finished.
@@ -99,12 +102,23 @@ def read_snapshot(client: redis.Redis, keys: Keys) -> Snapshot:
         ):
             pipe.hgetall(key)
         pipe.zcard(keys.waiting)
+        pipe.zcount(keys.waiting, time.time() * 1000, "+inf")
         pipe.zcard(keys.queued)
         pipe.hlen(keys.prompts)
         pipe.xlen(keys.completions)
-        run, datasets, errors, providers, workers, pacing, waiting, queued, live, backlog = (
-            pipe.execute()
-        )
+        (
+            run,
+            datasets,
+            errors,
+            providers,
+            workers,
+            pacing,
+            waiting,
+            delayed,
+            queued,
+            live,
+            backlog,
+        ) = pipe.execute()
     numbers = {k.decode(): v for k, v in run.items()}
 
     def usd(name: str) -> float:
@@ -120,6 +134,7 @@ def read_snapshot(client: redis.Redis, keys: Keys) -> Snapshot:
         cap_usd=usd("cap"),
         cap_reached=bool(int(numbers.get("cap_reached", 0))),
         waiting=waiting,
+        delayed=delayed,
         queued=queued,
         in_flight=int(numbers.get("in_flight", 0)),
         live=live,

@@ -200,7 +200,7 @@ def _load(path: Path, concurrency: int = 0) -> RunConfig:
 
 def _settings(*, needs_key: bool = False) -> Settings:
     settings = Settings.from_environment()
-    setup(settings.log_level, [settings.api_key])
+    setup(settings.log_level, settings.secrets())
     if needs_key and not settings.api_key:
         raise ConfigError(
             "set OPENROUTER_API_KEY or OPENROUTER_API_KEY_FILE (`producer demo` needs none)"

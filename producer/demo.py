@@ -39,7 +39,7 @@ def run_demo(directory: Path, run_here: RunHere) -> Exit:
     with resources.as_file(template) as source:
         shutil.copytree(source, home)
     settings = Settings(api_key=Secret("sk-or-v1-demo"))
-    setup(settings.log_level, [settings.api_key])
+    setup(settings.log_level, settings.secrets())
     config = run_config.load(home / "run.toml")
     err.print("Starting an OpenRouter on this machine, with SmolLM2-135M behind it …")
     emulator, url = _start_emulator(home)

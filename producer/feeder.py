@@ -73,7 +73,8 @@ class Feeder:
         want = self._window - snapshot.queued
         ids = self._ledger.resend(max(want, 0), self._lost_after_s())
         self._send(ids)
-        want -= len(ids)
+        # What backs off counts too: while a provider throttles, the ledger does not fill up.
+        want -= len(ids) + snapshot.delayed
         if want > 0 and not snapshot.paused and not snapshot.cap_reached and self._has_memory():
             self._send(self._feed(snapshot, want))
         return snapshot
@@ -84,7 +85,7 @@ class Feeder:
             return False
         over = {d.name for d in snapshot.datasets if d.cancelled or d.ended}
         if self.draining:
-            return snapshot.queued == 0
+            return snapshot.queued == 0 or snapshot.workers == 0
         if snapshot.cap_reached:
             return True
         cursors = {d.name: d.cursor for d in snapshot.datasets}

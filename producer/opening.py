@@ -25,7 +25,8 @@ from producer.freeze import FreezeSummary, freeze
 START_IN_FLIGHT = 64
 #: One decrease per burst: the 429s of requests sent before the last decrease say nothing new.
 BURST_MS = 2000
-DECREASE = 0.75
+#: What is left of the limit when every answer of a burst was a 429 or 503.
+DECREASE = 0.5
 #: Failures in a row, fleet-wide, that open the breaker; then one claim per interval.
 BREAKER_AFTER = 20
 PROBE_MS = 5000

@@ -134,7 +134,9 @@ class Session:
             err.print("Not at its end. Start again to go on.")
             return Exit.INTERRUPTED
         if outcome.failed:
-            text = f"{outcome.failed:,} prompts failed: see `producer failures {self._config.path}`."
+            text = (
+                f"{outcome.failed:,} prompts failed: see `producer failures {self._config.path}`."
+            )
             err.print(text, highlight=False, soft_wrap=True)
             return Exit.SOME_FAILED
         return Exit.OK

@@ -8,9 +8,11 @@ long Redis is away. Knows nothing of Celery.
 import logging
 import threading
 import time
+import uuid
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -20,7 +22,7 @@ from fleet.ledger import Charge, Claim, Ledger, Refusal, nano_usd
 from fleet.records import Event, Payload
 from fleet.settings import Settings
 from workers.answers import Allowed, Answer
-from workers.errors import DropPrompt, RequestError, StopFleet
+from workers.errors import Details, DropPrompt, RequestError, ServerFailed, StopFleet
 from workers.openrouter import Client, longest_request_s
 from workers.pacing import Pacer, full_jitter, patient
 
@@ -99,7 +101,10 @@ class Generator:
             return "no slot"
         try:
             lease_s = longest_request_s(self.job.deadline_s) + LEASE_MARGIN_S
-            claim = self._patiently(lambda: self.ledger.claim(prompt_id, self.worker, lease_s))
+            nonce = uuid.uuid4().hex[:12]
+            claim = self._patiently(
+                lambda: self.ledger.claim(prompt_id, self.worker, lease_s, nonce)
+            )
             if isinstance(claim, Refusal):
                 return claim.reason
             work = _Work(claim, msgspec.json.decode(claim.payload, type=Payload))
@@ -112,6 +117,8 @@ class Generator:
             if not gate.acquire(RETRY_SLOT_WAIT_S):
                 return self._release(work, outcome.error, 0)
             try:
+                kind, message = outcome.error.kind(), str(outcome.error)
+                self._patiently(partial(self.ledger.count_error, kind, message))
                 outcome = self._try_once(work)
             finally:
                 gate.release()
@@ -129,6 +136,12 @@ class Generator:
         except RequestError as error:
             work.last_latency_s = time.time() - work.requested_at
             return self._failed(work, error)
+        except Exception as error:
+            # A defect of ours must not keep the claim, or the prompt would be bought for ever.
+            log.exception("prompt %s: unexpected", work.claim.prompt_id)
+            work.last_latency_s = time.time() - work.requested_at
+            details = Details(f"{type(error).__name__}: {error}", may_be_billed=True)
+            return self._failed(work, ServerFailed(details))
         work.last_latency_s = time.time() - work.requested_at
         self.pacer.saw("successes")
         return self._commit(work, answer)
@@ -172,13 +185,11 @@ class Generator:
                 return self._fail(work, error)
         else:
             work.throttled += 1
-        wait_s = error.details.retry_after_s
-        if wait_s is None:
-            wait_s = full_jitter(work.attempts + work.throttled)
+        # On top of what the server asks for, so that not all come back in the same instant.
+        wait_s = (error.details.retry_after_s or 0) + full_jitter(work.attempts + work.throttled)
         short = wait_s <= SHORT_WAIT_S and work.age_s() < WAITING_S
         if self._stopping.is_set() or not short or _charge(work.claim, error) != Charge():
             return self._release(work, error, wait_s)
-        self._patiently(lambda: self.ledger.count_error(error.kind(), str(error)))
         return _Wait(wait_s, error)
 
     def _release(self, work: "_Work", error: RequestError, wait_s: float) -> str:

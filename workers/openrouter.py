@@ -90,25 +90,12 @@ class _Response(http.client.HTTPResponse):
         self.fp = io.BufferedReader(_InTime(raw.detach(), sock, _clock.ends_at))
 
 
-class _InTimeConnection:
-    """Mixed into urllib3's connections."""
-
-    response_class: Any = _Response
-    sock: Any
-    timeout: Any
-
-    def request(self, *args: Any, **kwargs: Any) -> None:
-        if self.sock is not None:  # reused: the last read may have left it next to no time
-            self.sock.settimeout(self.timeout)
-        super().request(*args, **kwargs)  # type: ignore[misc]
+class _Http(HTTPConnection):
+    response_class = _Response
 
 
-class _Http(_InTimeConnection, HTTPConnection):
-    pass
-
-
-class _Https(_InTimeConnection, HTTPSConnection):
-    pass
+class _Https(HTTPSConnection):
+    response_class = _Response
 
 
 class _HttpPool(HTTPConnectionPool):

@@ -23,7 +23,7 @@ os.environ |= {
     "TIKTOKEN_CACHE_DIR": str(Path(LITELLM.origin).parent / "litellm_core_utils" / "tokenizers"),
 }
 
-from bespokelabs import curator
+from bespokelabs import curator  # noqa: E402 (reads the environment when it is imported)
 
 KEY = "sk-or-v1-benchmark"
 UNLIMITED = 10**12

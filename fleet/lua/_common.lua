@@ -1,5 +1,5 @@
 -- Prepended to every script. KEYS are fleet/keys.py's SCRIPT_KEYS, in that order.
--- Money is in nano-USD, variances in micro-USD squared (so that sums stay exact in a double).
+-- Money is in nano-USD.
 -- Time is the server's, in ms: the fleet has one clock whatever its hosts think.
 local RUN, DATASETS, PROMPTS, WAITING, QUEUED, CLAIMS, CLAIM, EXPIRED, SETTLED, ATTEMPTS, DONE,
     FAILURES, COMPLETIONS, ERRORS, PROVIDERS, PACING, WORKERS = unpack(KEYS)
@@ -15,7 +15,9 @@ local function add(dataset, counter, by)
     redis.call('HINCRBY', DATASETS, dataset .. '|' .. counter, int(by))
 end
 
-local COUNTERS = {'budget', 'prior', 'n', 'tokens', 'squares', 'in_flight', 'cancelled'}
+local COUNTERS = {
+    'budget', 'prior', 'n', 'tokens', 'squares', 'in_flight', 'cancelled', 'claimed', 'latency',
+}
 -- The counters that admission reads, in one call.
 local function counters(dataset)
     local fields = {}
@@ -29,13 +31,26 @@ end
 -- What is in flight at a given moment is length-biased: long answers stay longer, so its mean
 -- size is E[x^2]/E[x] and not E[x]. A prior worth PRIOR_N answers of `prior` tokens
 -- (exponentially distributed) stands in until there are measurements.
+-- Two more biases, both because short answers come first: early in a run the completed ones are
+-- the short ones, and while admission tapers off the ones left are the long ones. The age of
+-- what is in flight (`claimed` is the sum of its claim times, `latency` that of the completed)
+-- says how much it has generated so far: counted in, as in any censored mean, and, since what
+-- has lasted long lasts longer, doubled. AGE_FACTOR errs towards too little, which is mended
+-- by admitting more; too much cannot be taken back.
 local PRIOR_N = 4
+local AGE_FACTOR = 1.3
 local function sizes(c)
     local n = c.n + PRIOR_N
     local sum = c.tokens + PRIOR_N * c.prior
     local squares = c.squares + PRIOR_N * 2 * c.prior * c.prior
     local mean = sum / n
     local in_flight = sum > 0 and math.max(squares / sum, mean) or 0
+    if c.in_flight > 0 and c.latency > 0 and sum > 0 then
+        local so_far = math.max(NOW - c.claimed / c.in_flight, 0) * c.tokens / c.latency
+        local uncensored = (sum + c.in_flight * so_far) / n
+        in_flight = math.max(in_flight * uncensored / mean, AGE_FACTOR * 2 * so_far)
+        in_flight = math.min(in_flight, math.max(run_number('max_tokens'), mean))
+    end
     return mean, in_flight, math.sqrt(math.max(squares / n - mean * mean, 0))
 end
 
@@ -55,29 +70,31 @@ local function end_if_full(dataset, c)
 end
 
 -- Forget that a prompt is claimed; its reservation is given back. Returns what was reserved.
-local function unclaim(id, dataset, reserved, variance)
+local function unclaim(id, dataset, reserved, most, since)
     redis.call('ZREM', CLAIMS, id)
     redis.call('HDEL', CLAIM, id)
     add(dataset, 'in_flight', -1)
     add_run('in_flight', -1)
     add_run('reserved', -reserved)
-    add_run('reserved_variance', -variance)
+    add_run('reserved_most', -most)
+    add(dataset, 'claimed', -since)
 end
 
--- fence, dataset, reserved nano-USD, variance of a claim, or nil.
+-- fence, dataset, nano-USD reserved and at most, ms, nonce of a claim, or nil.
 local function claim_of(id)
     local value = redis.call('HGET', CLAIM, id)
     if not value then return nil end
-    local fence, dataset, reserved, variance = string.match(value, '([^|]*)|([^|]*)|([^|]*)|([^|]*)')
-    return fence, dataset, tonumber(reserved), tonumber(variance)
+    local fence, dataset, reserved, most, since, nonce =
+        string.match(value, '([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)')
+    return fence, dataset, tonumber(reserved), tonumber(most), tonumber(since), nonce
 end
 
 -- A claim whose worker went silent: its request may have been paid, so what was reserved
 -- counts as spent until a late answer says better.
 local function expire(id)
-    local fence, dataset, reserved, variance = claim_of(id)
+    local fence, dataset, reserved, most, since = claim_of(id)
     if not fence then redis.call('ZREM', CLAIMS, id) return end
-    unclaim(id, dataset, reserved, variance)
+    unclaim(id, dataset, reserved, most, since)
     add_run('unconfirmed', reserved)
     add_run('expired', 1)
     redis.call('HSET', EXPIRED, fence, int(reserved))
@@ -85,13 +102,13 @@ end
 
 -- Settle the money of one response. `remember`: this call leaves no other trace by which a
 -- repetition (a reply lost with the connection) could be told from a second response.
--- → nil when it was settled before; else whether the claim was still this one's
+-- → nil when it was settled before; else whether the claim was still this one's, and its ms
 local SETTLED_MS = 3600 * 1000
 local function settle(id, fence, spent, presumed, remember)
     if redis.call('ZSCORE', SETTLED, fence) then return nil end
-    local holder, dataset, reserved, variance = claim_of(id)
+    local holder, dataset, reserved, most, since = claim_of(id)
     local mine = holder == fence
-    if mine then unclaim(id, dataset, reserved, variance) end
+    if mine then unclaim(id, dataset, reserved, most, since) end
     local late = redis.call('HGET', EXPIRED, fence)
     if late then
         redis.call('HDEL', EXPIRED, fence)
@@ -104,7 +121,7 @@ local function settle(id, fence, spent, presumed, remember)
     end
     if spent > 0 then add_run('spent', spent) end
     if presumed > 0 then add_run('unconfirmed', presumed) end
-    return mine
+    return mine, since
 end
 
 local function forget(id)

@@ -8,7 +8,8 @@ local provider = ARGV[8]
 
 local first = redis.call('HGET', DONE, id)
 if first == fence then return 'repeated' end
-if settle(id, fence, spent, 0, first) == nil and first then return 'repeated' end
+local mine, since = settle(id, fence, spent, 0, first)
+if mine == nil and first then return 'repeated' end
 redis.call('HINCRBY', PROVIDERS, provider .. '|spent', int(spent))
 if first then
     add_run('duplicates', 1)
@@ -23,6 +24,7 @@ forget(id)
 if redis.call('HDEL', FAILURES, id) == 1 then add(dataset, 'failed', -1) end
 add(dataset, 'done', 1)
 add(dataset, 'n', 1)
+if mine then add(dataset, 'latency', NOW - since) end
 add(dataset, 'tokens', tokens)
 add(dataset, 'squares', tokens * tokens)
 add(dataset, 'prompt_tokens', prompt_tokens)

@@ -1,24 +1,40 @@
--- The fleet's limit on requests in flight, held in common: additive increase, multiplicative
--- decrease (Chiu and Jain 1989), once per burst. Also the workers' heartbeats and the breaker.
+-- The fleet's limit on requests in flight, held in common. It doubles each round of answers up
+-- to the level that was last throttled (slow start), then grows by a step (2 % of the ceiling).
+-- Once per burst (a window of `burst_ms`) it falls in proportion to the share of answers that
+-- were throttled, as DCTCP does (Alizadeh et al. 2010): limit * (1 - (1 - decrease) * share), so
+-- that a few stray 429s cost little and a provider at its limit halves it. Floor 1.
+-- Also the workers' heartbeats and the breaker.
 -- ARGV: worker, capacity, in flight, successes, throttles, failures since the last call, '1' to leave
 -- → {this worker's share of the limit, the limit, live workers}
 local worker, capacity = ARGV[1], tonumber(ARGV[2])
 local successes, throttles, failures = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local ceiling = run_number('concurrency')
 
-local p = redis.call('HMGET', PACING, 'limit', 'decreased_at', 'threshold')
+local p = redis.call('HMGET', PACING, 'limit', 'threshold', 'window_at', 'good', 'bad', 'grown_at')
 local limit = math.min(tonumber(p[1] or run_number('start')), ceiling)
-local decreased_at, threshold = tonumber(p[2] or '0'), tonumber(p[3] or ceiling)
-if throttles > 0 and NOW - decreased_at > run_number('burst_ms') then
-    limit = math.max(1, limit * run_number('decrease'))
-    decreased_at, threshold = NOW, limit
-elseif throttles == 0 and successes > 0 then
-    -- Slow start up to the last level that was throttled: double every round of answers; then
-    -- one step (2 % of the ceiling, at least 1) a round.
-    local step = limit < threshold and limit or math.max(1, ceiling / 50)
-    limit = math.min(ceiling, limit + step * successes / limit)
+local threshold, window_at = tonumber(p[2] or ceiling), tonumber(p[3] or '0')
+local good, bad = tonumber(p[4] or '0') + successes, tonumber(p[5] or '0') + throttles
+local grown_at = tonumber(p[6] or int(NOW))
+if NOW - window_at > run_number('burst_ms') then
+    if bad > 0 then
+        limit = math.max(1, limit * (1 - (1 - run_number('decrease')) * bad / (good + bad)))
+        threshold = limit
+    end
+    window_at, good, bad = NOW, 0, 0
 end
-redis.call('HSET', PACING, 'limit', tostring(limit), 'decreased_at', int(decreased_at), 'threshold', tostring(threshold))
+if throttles == 0 and successes > 0 then
+    if limit < threshold then
+        limit = math.min(threshold, limit + successes)
+    else
+        -- One step a round of answers, or a second if that is longer.
+        local step = math.max(1, ceiling / 50)
+        limit = limit + math.min(step * successes / limit, step * (NOW - grown_at) / 1000)
+        grown_at = NOW
+    end
+end
+limit = math.min(limit, ceiling)
+redis.call('HSET', PACING, 'limit', tostring(limit), 'threshold', tostring(threshold),
+    'window_at', int(window_at), 'good', int(good), 'bad', int(bad), 'grown_at', int(grown_at))
 
 -- Breaker: nothing but failures, fleet-wide, for a while. Claims then pass one at a time.
 if successes > 0 then

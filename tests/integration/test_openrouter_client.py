@@ -86,9 +86,10 @@ class Server:
         for line in head.lower().split(b"\r\n"):
             if line.startswith(b"content-length:"):
                 length = int(line.partition(b":")[2])
-        while len(body) < length:
-            body += connection.recv(65536)
-        return head + b"\r\n\r\n" + body
+        whole = bytearray(body)
+        while len(whole) < length and (more := connection.recv(1 << 20)):
+            whole += more
+        return head + b"\r\n\r\n" + bytes(whole)
 
 
 class Servers:
@@ -204,6 +205,25 @@ def test_a_slow_answer_within_the_deadline_is_read(serve: Servers) -> None:
     client = client_of(server)
     for _ in range(3):
         assert client.complete(b"x" * 200_000, 2, ALLOWED).body == BODY
+    assert server.connections == 1
+
+
+def test_a_request_is_not_sent_in_the_little_time_that_the_last_one_had(serve: Servers) -> None:
+    """An answer comes just before its deadline; the next request, on the same connection, may
+    take its time to be sent.
+    """
+
+    def behave(server: Server, connection: socket.socket) -> None:
+        server.over.wait(0.4)
+        connection.sendall(WHOLE[:-5])
+        server.over.wait(0.05)
+        connection.sendall(WHOLE[-5:])
+        server.over.wait(0.4)  # reads nothing of the next request for a while
+
+    server = serve(behave)
+    client = client_of(server)
+    client.complete(b"{}", 0.6, ALLOWED)
+    assert client.complete(b" " * 32_000_000, 5, ALLOWED).body == BODY
     assert server.connections == 1
 
 

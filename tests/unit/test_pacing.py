@@ -12,8 +12,10 @@ import redis
 from workers import pacing
 from workers.pacing import BACKOFF_CAP_S, Gate, full_jitter, patient
 
-#: Longer than any of these tests should take: a waiter that gives up has lost its wakeup.
-LONG_S = 30.0
+#: How long threads wait at the gate, and how soon they should be through: one that sleeps to its
+#: end has lost its wakeup.
+LONG_S = 40.0
+SOON_S = 8.0
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def waiters(gate: Gate, count: int, pool: ThreadPoolExecutor) -> list["Future[bo
 
 
 def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG_S
+    deadline = time.monotonic() + SOON_S
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0)
@@ -55,7 +57,7 @@ def test_a_gate_that_grows_wakes_as_many_as_it_grew(gate: Gate) -> None:
         gate.resize(3)
         until(lambda: sum(f.done() for f in futures) == 3)
         gate.resize(8)
-        assert all(f.result(LONG_S) for f in futures)
+        assert all(f.result(SOON_S) for f in futures)
     assert gate.used == 8
 
 
@@ -86,7 +88,7 @@ def test_a_gate_that_grows_while_too_many_are_in_use_wakes_the_waiters_it_can(ga
             gate.release()
         until(lambda: sum(f.done() for f in futures) == 1)
         gate.resize(4)
-        assert all(f.result(LONG_S) for f in futures)
+        assert all(f.result(SOON_S) for f in futures)
 
 
 def test_a_closed_gate_tells_all_who_wait(gate: Gate) -> None:
@@ -94,7 +96,7 @@ def test_a_closed_gate_tells_all_who_wait(gate: Gate) -> None:
     with ThreadPoolExecutor(6) as pool:
         futures = waiters(gate, 6, pool)
         gate.close()
-        assert not any(f.result(LONG_S) for f in futures)
+        assert not any(f.result(SOON_S) for f in futures)
     gate.resize(5)
     assert not gate.acquire(LONG_S)
     assert gate.used == 0
@@ -132,7 +134,7 @@ def test_no_wakeup_is_lost_under_many_threads(gate: Gate) -> None:
         until(lambda: sum(f.done() for f in futures) >= 8)
         over.set()
         resizer.join()
-        assert [f.result() for f in futures] == [200] * 16
+        assert [f.result(SOON_S) for f in futures] == [200] * 16
     assert gate.used == 0
     assert 1 <= most[0] <= 4
 

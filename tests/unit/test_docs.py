@@ -1,0 +1,60 @@
+"""The documentation names everything that a user can set or will find."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+import typer
+
+from fleet import run_config, settings
+from fleet.schemas import COMPLETIONS, PROMPTS
+from producer.cli import cli
+
+ROOT = Path(__file__).parents[2]
+
+
+def _names(*pages: str) -> set[str]:
+    """Everything that stands between backticks, and the words of the commands."""
+    text = "".join((ROOT / page).read_text("utf-8") for page in pages)
+    return set(re.findall(r"`([^`\n]+)`", text)) | set(re.findall(r"[\w./-]+", text))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [run_config.Run, run_config.Sampling, run_config.Providers, run_config.Dataset],
+    ids=lambda table: table.__name__,
+)
+def test_every_key_of_the_run_file_is_documented(table: type[msgspec.Struct]) -> None:
+    """docs/run-file.md has every key."""
+    assert set(table.__struct_fields__) <= _names("docs/run-file.md")
+
+
+def test_every_environment_variable_is_documented() -> None:
+    """docs/run-file.md has every variable that fleet/settings.py reads."""
+    source = Path(settings.__file__).read_text("utf-8")
+    variables = set(re.findall(r'"((?:OPENROUTER|REDIS|EAGLE_FLEET)_[A-Z_]+)"', source))
+    assert variables
+    documented = _names("docs/run-file.md")
+    assert variables - {"REDIS_PASSWORD"} <= documented
+
+
+def test_every_column_is_documented() -> None:
+    """docs/files.md has every column of the Parquet files."""
+    assert {*COMPLETIONS.names, *PROMPTS.names} <= _names("docs/files.md")
+
+
+def test_every_command_is_in_the_readme() -> None:
+    """The README shows every subcommand of `producer`."""
+    commands = set(typer.main.get_command(cli).commands)  # type: ignore[attr-defined]
+    text = (ROOT / "README.md").read_text("utf-8")
+    missing = {name for name in commands if not re.search(rf"producer {name}\b", text)}
+    assert missing <= {"resume"}, "resume is named beside pause"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    """No page links to a file that is not there."""
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"

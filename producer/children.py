@@ -21,6 +21,9 @@ from fleet.run_config import RunConfig
 log = logging.getLogger(__name__)
 
 POLL_S = 0.05
+#: A child that dies so often in a row, each time so soon, is not started again.
+QUICK_DEATHS = 3
+QUICK_DEATH_S = 10.0
 
 
 class Child:
@@ -80,11 +83,12 @@ class Workforce:
         self._environment = environment
         self._threads = -(-config.run.concurrency // workers)
         self._started_at: dict[str, float] = {}
+        self._quick_deaths: dict[str, int] = {}
         self.workers = [self._worker(number) for number in range(1, workers + 1)]
         self.collector = self._collector()
 
     def supervise(self) -> None:
-        """Start again what has died. Raises: FleetError, when it dies at once."""
+        """Start again what has died. Raises: FleetError, when it keeps dying at once."""
         for number, worker in enumerate(self.workers, start=1):
             if not worker.running():
                 self._restart_or_raise(worker)
@@ -119,7 +123,9 @@ class Workforce:
             child.kill()
 
     def _restart_or_raise(self, child: Child) -> None:
-        if time.monotonic() - self._started_at[child.name] < 5:
+        quick = time.monotonic() - self._started_at[child.name] < QUICK_DEATH_S
+        self._quick_deaths[child.name] = quick * (self._quick_deaths.get(child.name, 0) + 1)
+        if self._quick_deaths[child.name] >= QUICK_DEATHS:
             child.check()
         log.warning("%s died and is started again; see %s", child.name, child.log_file)
 

@@ -78,10 +78,12 @@ def _show_rows(directory: Path) -> None:
         err.print(f"  {os.path.relpath(file)}", highlight=False, soft_wrap=True)
     columns = ["dataset", "provider", "completion_tokens", "cost_usd", "content"]
     rows = ds.dataset(completions, format="parquet", partitioning="hive").head(ROWS_SHOWN, columns)
-    shown = Table(title=f"The first {rows.num_rows} rows", title_justify="left", box=SIMPLE)
-    for column, width in zip(columns, (12, 8, 6, 10, None), strict=True):
-        heading = {"completion_tokens": "tokens"}.get(column, column)
-        shown.add_column(heading, no_wrap=True, overflow="ellipsis", min_width=width)
+    shown = Table(
+        title=f"The first {rows.num_rows} rows", title_justify="left", box=SIMPLE, expand=True
+    )
+    for column in columns[:-1]:
+        shown.add_column(column.removeprefix("completion_"), no_wrap=True)
+    shown.add_column("content", no_wrap=True, overflow="ellipsis", ratio=1)
     for row in rows.to_pylist():
         content = escape(" ".join((row["content"] or "").split()))
         cost, tokens = f"{row['cost_usd']:.8f}", str(row["completion_tokens"])

@@ -25,7 +25,7 @@ def measure_throughput(sizes: Sizes) -> list[dict[str, Any]]:
         for client in throughput.CLIENTS:
             row = throughput.measure(client, case)
             say(
-                f"  {client} at {case.in_flight} ({case.mean_latency_s:.0f} s):"
+                f"  {client} at {case.in_flight} ({case.mean_latency_s:g} s):"
                 f" {row.per_s:,.0f}/s, {row.most_in_flight} held, {row.cpu_ms:.2f} ms CPU a request"
             )
             if row.trouble:
@@ -66,6 +66,9 @@ def main() -> None:
         print(json.dumps(results, indent=2))
         return
     file.write_text(json.dumps(results, indent=2) + "\n")
+    if missing := SUBJECTS.keys() - results.keys():
+        say(f"README.md is written once these are measured too: {', '.join(sorted(missing))}")
+        return
     (HERE / "README.md").write_text(report.page(results), encoding="utf-8")
     say(f"wrote {HERE / 'README.md'}")
 

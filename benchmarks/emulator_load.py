@@ -15,7 +15,6 @@ from typing import Any
 
 from benchmarks import workload
 from benchmarks.measure import cpu_s
-from emulator.launch import launch
 
 #: Different messages each time, as clients send them.
 SCRIPT = """
@@ -39,7 +38,7 @@ def measure(connections: int, seconds: int) -> dict[str, Any] | None:
         return None
     cores = sorted(os.sched_getaffinity(0))
     text = workload.messages(1)[0][0]["content"]
-    with tempfile.TemporaryDirectory(prefix="bench-") as name, launch(workload.emulator()) as host:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, workload.service() as host:
         _pin(host.process.pid, cores[0])
         script = Path(name) / "complete.lua"
         script.write_text(SCRIPT.format(key=workload.API_KEY, model=workload.MODEL, text=text))

@@ -39,11 +39,11 @@ client of Python can handle on two cores.
 * **curator** {curator} with `max_concurrent_requests`, its limits per minute raised out of the way.
 
 "per second" runs from the first request to the last response, as the emulator saw them; the last
-answers of a run come up to five times the mean after the last request. "middle" is between the 20th and the
-80th percentile of the responses. CPU is user and system time of all processes of the client,
-Redis included, from the first request to the client's end; memory the highest sum of their
-resident sets, Redis not included. "× fleet" is the fleet's rate over that client's (above 1: the
-fleet is faster).
+answers of a run come up to five times the mean after the last request. "middle" is between the
+20th and the 80th percentile of the responses. CPU is user and system time of all processes of
+the client, Redis included, from the first request to the client's end; memory the highest sum
+of their resident sets, Redis not included. "× fleet" is the fleet's rate over that client's
+(above 1: the fleet is faster).
 """
 
 SECTIONS = """## Feeder
@@ -124,9 +124,9 @@ def _case(rows: list[dict[str, Any]]) -> str:
         for row in rows
     ]
     title = (
-        f"### {fleet['in_flight']:,} in flight, answers of {fleet['mean_latency_s']:.0f} s, "
+        f"### {fleet['in_flight']:,} in flight, answers of {fleet['mean_latency_s']:g} s, "
         f"{fleet['prompts']:,} prompts\n\n"
-        f"The most that can be had is {fleet['in_flight'] / fleet['mean_latency_s']:,.0f} a second.\n\n"
+        f"Most that can be had: {fleet['in_flight'] / fleet['mean_latency_s']:,.0f} a second.\n\n"
     )
     return title + _table(head, body)
 
@@ -137,7 +137,7 @@ def _roles(rows: list[dict[str, Any]]) -> str:
     head = ("in flight", *(f"{role} ms" for role in roles), "Valkey MB")
     body = [
         (
-            f"{row['in_flight']:,} ({row['mean_latency_s']:.0f} s)",
+            f"{row['in_flight']:,} ({row['mean_latency_s']:g} s)",
             *(f"{row['roles'].get(role, 0):.2f}" for role in roles),
             f"{row['valkey_mb']:.0f}",
         )

@@ -22,7 +22,7 @@ import msgspec
 
 from benchmarks import workload
 from benchmarks.measure import end
-from emulator.launch import Running, launch
+from emulator.launch import Running
 from fleet import broker, run_config
 from fleet.keys import Keys
 from fleet.ledger import Ledger
@@ -127,7 +127,7 @@ def _start_without_cursor(config: RunConfig, limit_s: float) -> Resume:
 
 def _start(config: RunConfig, cursor: int, limit_s: float) -> Resume:
     """`producer run` until its first request; then it is killed."""
-    with launch(workload.emulator()) as host:
+    with workload.service() as host:
         environment = {"OPENROUTER_API_KEY": workload.API_KEY, "OPENROUTER_BASE_URL": host.url}
         log = config.directory / "producer.log"
         with log.open("ab") as output:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from benchmarks import peers, workload
 from benchmarks.measure import Watch, cpu_s, end
 from benchmarks.sizes import Case
-from emulator.launch import Running, launch
+from emulator.launch import Running
 
 FLEET = "fleet"
 CLIENTS = (FLEET, "aiohttp", "openai", "curator")
@@ -63,8 +63,8 @@ class Throughput:
 
 def measure(client: str, case: Case) -> Throughput:
     """Run one client once."""
-    service = workload.emulator(case.mean_latency_s)
-    with tempfile.TemporaryDirectory(prefix="bench-") as name, launch(service) as host:
+    service = workload.service(case.mean_latency_s)
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, service as host:
         folder = Path(name)
         workload.write_prompts(folder / "prompts.jsonl", case.prompts)
         command, environment = _command(client, host.url, folder, case.in_flight)

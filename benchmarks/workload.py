@@ -6,8 +6,12 @@ sends; an OpenRouter (the emulator) whose answers have 300 tokens and take a sec
 
 import json
 import random
+import subprocess
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+
+from emulator.launch import Running, launch
 
 MODEL = "moonshotai/kimi-k2.5"
 API_KEY = "sk-or-v1-benchmark"
@@ -43,7 +47,7 @@ budget_tokens = 1_000_000_000
 """
 
 
-def emulator(mean_latency_s: float = MEAN_LATENCY_S) -> str:
+def emulator(mean_latency_s: float) -> str:
     """The emulator's configuration. Keep-alives every second, as OpenRouter sends them."""
     return f"""
 seed = 1
@@ -57,6 +61,11 @@ mean_s = {mean_latency_s}
 spread = 0.5
 max_s = {5 * mean_latency_s}
 """
+
+
+def service(mean_latency_s: float = MEAN_LATENCY_S) -> AbstractContextManager[Running]:
+    """The emulator, in a process of its own. Its words on clients that were cut off are dropped."""
+    return launch(emulator(mean_latency_s), stderr=subprocess.DEVNULL)
 
 
 def messages(count: int) -> list[list[dict[str, str]]]:

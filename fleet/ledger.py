@@ -161,6 +161,13 @@ class Ledger:
         accepted = self._run("feed", *args)
         return [prompt_id for (prompt_id, _), ok in zip(prompts, accepted, strict=True) if ok]
 
+    def are_done(self, prompt_ids: Sequence[str]) -> list[bool]:
+        """Whether each prompt has its completion."""
+        if not prompt_ids:
+            return []
+        found = self.client.hmget(self.keys.done, list(prompt_ids))
+        return [fence is not None for fence in found]
+
     def resend(self, most: int, lost_after_s: float) -> list[str]:
         """Ids whose task message is due (again); `lost_after_s` = 0: no message counts as lost."""
         return [i.decode() for i in self._run("resend", most, int(lost_after_s * 1000))]

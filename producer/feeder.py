@@ -33,6 +33,11 @@ LOST_AFTER_S = 10.0
 MEMORY_LIMIT = 0.8
 MEMORY_CHECK_S = 2.0
 BATCH = 500
+#: Prompts looked at together while all of them are done, and the longest that one round takes.
+LOOK_AHEAD = 5000
+ROUND_S = 1.0
+
+Chain = tuple[int, list[Prompt]]
 
 
 @dataclass
@@ -44,7 +49,7 @@ class Source:
     #: Rows to feed: all of them, or `--limit`.
     rows: int
     row: int = 0
-    chains: "Iterator[tuple[int, list[Prompt]]] | None" = None
+    chains: "Iterator[Chain] | None" = None
 
 
 class Feeder:
@@ -111,35 +116,58 @@ class Feeder:
         return unread and not dataset.cancelled and not dataset.ended and dataset.room_tokens > 0
 
     def _feed_one(self, source: Source, dataset: DatasetCounts, share: int) -> list[str]:
+        """Feed up to `share` new prompts of one dataset; those that are done are passed over."""
         most = share
         if dataset.budget_tokens:
             # Near the budget, what its room is expected to take.
             most = min(share, int(dataset.room_tokens / dataset.mean_tokens) + 1)
+        if source.chains is None or dataset.cursor > source.row:
+            self._open(source, max(source.row, dataset.cursor))
         sent: list[str] = []
-        while most > 0 and (batch := self._next_batch(source, dataset.cursor, min(most, BATCH))):
+        size, ends_at = min(most, BATCH), time.monotonic() + ROUND_S
+        while len(sent) < most and source.row < source.rows and time.monotonic() < ends_at:
+            chains = self._new(self._next(source, size))
+            left = most - len(sent)
+            if len(chains) > left:
+                self._open(source, chains[left][0])
+            # Through what is done at full speed, then in steps of what is wanted.
+            size = min(left, BATCH) if chains else LOOK_AHEAD
+            batch = [(chain[0].prompt_id, chain_payload(chain)) for _, chain in chains[:left]]
             sent += self._ledger.feed(source.name, batch, source.row)
-            most -= len(batch)
         return sent
 
     @staticmethod
-    def _next_batch(source: Source, cursor: int, most: int) -> list[tuple[str, bytes]]:
-        """The next chains, from where this feeder or another one is."""
-        if source.chains is None or cursor > source.row:
-            source.row = max(source.row, cursor)
-            source.chains = iter_chains(source.path, source.row)
-        batch: list[tuple[str, bytes]] = []
-        while len(batch) < most and source.row < source.rows:
+    def _open(source: Source, row: int) -> None:
+        source.row = row
+        source.chains = iter_chains(source.path, row)
+
+    @staticmethod
+    def _next(source: Source, most: int) -> list[Chain]:
+        """The next chains, by the row that each begins at."""
+        found: list[Chain] = []
+        while len(found) < most and source.row < source.rows and source.chains is not None:
             first, chain = next(source.chains)
-            batch.append((chain[0].prompt_id, chain_payload(chain)))
+            found.append((first, chain))
             source.row = first + len(chain)
-        return batch
+        return found
+
+    def _new(self, chains: list[Chain]) -> list[Chain]:
+        """Without those whose first turn is done."""
+        done = self._ledger.are_done([chain[0].prompt_id for _, chain in chains])
+        return [chain for chain, is_done in zip(chains, done, strict=True) if not is_done]
 
     def _send(self, prompt_ids: list[str]) -> None:
         if not prompt_ids:
             return
         with self._app.producer_pool.acquire(block=True) as producer, producer.batch(BATCH):
             for prompt_id in prompt_ids:
-                self._app.send_task(TASK, (self._run, prompt_id), producer=producer)
+                self._app.send_task(
+                    TASK,
+                    (self._run, prompt_id),
+                    producer=producer,
+                    argsrepr=f"({self._run}, {prompt_id})",
+                    kwargsrepr="{}",
+                )
 
     def _lost_after_s(self) -> float:
         """A message can only be lost when the queue is empty and its prompt still queued."""

@@ -22,7 +22,7 @@ from producer.account import Account, Endpoint, allowed
 from producer.freeze import FreezeSummary, freeze
 
 #: The fleet starts with this many requests in flight and doubles from there.
-START_IN_FLIGHT = 64
+START_IN_FLIGHT = 256
 #: One decrease per burst: the 429s of requests sent before the last decrease say nothing new.
 BURST_MS = 2000
 #: What is left of the limit when every answer of a burst was a 429 or 503.

@@ -107,7 +107,10 @@ class Generator:
             )
             if isinstance(claim, Refusal):
                 return claim.reason
-            work = _Work(claim, msgspec.json.decode(claim.payload, type=Payload))
+            try:
+                work = _Work(claim, msgspec.json.decode(claim.payload, type=Payload))
+            except msgspec.DecodeError as error:
+                return self._refuse(claim, error)
             outcome = self._try_once(work)
         finally:
             gate.release()
@@ -220,6 +223,14 @@ class Generator:
         )
         extra = {"action": "failed", "prompt_id": work.claim.prompt_id, "run": self.run}
         log.warning("prompt %s failed: %s", work.claim.prompt_id, error, extra=extra)
+        return "failed"
+
+    def _refuse(self, claim: Claim, error: msgspec.DecodeError) -> str:
+        """A prompt that does not read as one goes to the dead letters, not round and round."""
+        reason = f"the prompt on the ledger cannot be read: {error}"
+        self._patiently(
+            lambda: self.ledger.fail(claim, kind="unreadable prompt", reason=reason, attempts=0)
+        )
         return "failed"
 
     def _pause(self, work: "_Work", error: StopFleet) -> str:

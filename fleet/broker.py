@@ -6,14 +6,18 @@ port. Its append-only file lies in the run's directory: the ledger of a run on o
 travels with the run. Invariant: an embedded server ends with the process that started it.
 """
 
+import fcntl
 import hashlib
+import logging
 import os
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 from urllib.parse import parse_qs, urlsplit
 
 import redis
@@ -25,6 +29,12 @@ from fleet.process import end_with_parent
 #: Connections of one process: its threads take turns, each call takes well under 1 ms.
 POOL_CONNECTIONS = 32
 START_TIMEOUT_S = 30.0
+#: How long a run waits for a command that has the server for a moment (`producer status`).
+JOIN_WAIT_S = 10.0
+#: The kernel takes 107 bytes; macOS 103.
+LONGEST_SOCKET_PATH = 100
+
+log = logging.getLogger(__name__)
 
 
 def connect(url: str) -> redis.Redis:
@@ -71,23 +81,87 @@ def socket_path(directory: Path) -> Path:
 
 
 @contextmanager
-def embedded(directory: Path) -> Iterator[str]:
-    """Run the run's embedded server, or join the one that runs; yields its URL."""
+def embedded(directory: Path, *, exclusive: bool = False) -> Iterator[str]:
+    """Run the run's embedded server, or join the one that runs; yields its URL.
+
+    A lock beside its append-only file sees to it that there is one server, whoever starts it,
+    and from wherever.
+
+    Args:
+        exclusive: do not join: the caller's server must not end with another process.
+
+    Raises:
+        LedgerUnavailable: the server does not start, or `exclusive` and another process has it.
+    """
+    data = directory / "redis"
+    data.mkdir(parents=True, exist_ok=True)
+    with (data / ".lock").open("a+", encoding="utf-8") as lock:
+        if not _lock(lock, JOIN_WAIT_S if exclusive else 0):
+            lock.seek(0)
+            pid, _, path = lock.read().strip().partition(" ")
+            if exclusive:
+                raise LedgerUnavailable(
+                    f"{directory}: this run is under way in process {pid}; "
+                    "`producer status` shows it"
+                )
+            url = f"unix://{path}"
+            _wait(url, data / "server.log", lambda: False)
+            yield url
+            return
+        socket = _private_socket(directory)
+        lock.truncate(0)
+        lock.write(f"{os.getpid()} {socket}")
+        lock.flush()
+        with _served(data, socket) as url:
+            yield url
+
+
+def _lock(file: TextIO, wait_s: float) -> bool:
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+
+
+def _private_socket(directory: Path) -> Path:
+    """The socket's path, in a folder that only this user can enter."""
     socket = socket_path(directory)
-    url = f"unix://{socket}"
-    if _answers(url):
-        yield url
-        return
+    if len(os.fsencode(socket)) > LONGEST_SOCKET_PATH:
+        raise LedgerUnavailable(f"{socket}: too long for a socket; set TMPDIR to a shorter folder")
     socket.parent.mkdir(mode=0o700, exist_ok=True)
-    if socket.parent.stat().st_uid != os.getuid():
-        raise LedgerUnavailable(f"{socket.parent} belongs to another user; set TMPDIR")
-    server = start(directory / "redis", socket)
+    status = socket.parent.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise LedgerUnavailable(f"{socket.parent}: others may enter it; remove it or set TMPDIR")
+    return socket
+
+
+@contextmanager
+def _served(data: Path, socket: Path) -> Iterator[str]:
+    """A server that is started again when it dies, until the block ends."""
+    url, stopping = f"unix://{socket}", threading.Event()
+    servers = [start(data, socket)]
+
+    def watch() -> None:
+        while True:
+            servers[-1].wait()
+            if stopping.wait(0.5):
+                return
+            log.error("the embedded Valkey died and is started again; its log is in %s", data)
+            servers.append(start(data, socket))
+
     try:
-        _wait(server, url, directory / "redis" / "server.log")
+        _wait(url, data / "server.log", lambda: servers[0].poll() is not None)
+        threading.Thread(target=watch, name="valkey", daemon=True).start()
         yield url
     finally:
-        server.terminate()
-        server.wait()
+        stopping.set()
+        servers[-1].terminate()
+        servers[-1].wait()
 
 
 def start(data: Path, socket: Path) -> "subprocess.Popen[bytes]":
@@ -110,13 +184,13 @@ def start(data: Path, socket: Path) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
 
 
-def _wait(server: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
+def _wait(url: str, log_file: Path, ended: Callable[[], bool]) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while not _answers(url):
-        if server.poll() is not None:
-            raise LedgerUnavailable(f"the embedded Valkey ended at once; its log is {log}")
+        if ended():
+            raise LedgerUnavailable(f"the embedded Valkey ended at once; its log is {log_file}")
         if time.monotonic() > deadline:
-            raise LedgerUnavailable(f"the embedded Valkey does not answer; its log is {log}")
+            raise LedgerUnavailable(f"the embedded Valkey does not answer; its log is {log_file}")
         time.sleep(0.02)
 
 

@@ -28,14 +28,23 @@ from typing import Any
 import redis
 
 from fleet.keys import Keys
-from fleet.snapshot import Snapshot, read_snapshot
-
-NANO = 1_000_000_000
+from fleet.snapshot import NANO, Snapshot, read_snapshot
 
 
 def nano_usd(usd: float | str) -> int:
     """US dollars as whole nano-USD, rounded to the nearest."""
     return round(float(usd) * NANO)
+
+
+@dataclass(frozen=True)
+class Fed:
+    """A prompt to put on the ledger."""
+
+    prompt_id: str
+    #: JSON of a `fleet.records.Payload`.
+    payload: bytes
+    #: Row of the frozen dataset after it and its follow-ups.
+    row_after: int
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,7 @@ class Ledger:
         fields: dict[Any, Any] = {name: repr(value) for name, value in numbers.items()}
         fields |= {"config": json.dumps(config), "cap_reached": 0}
         self.client.hset(self.keys.run, mapping=fields)
+        self._run("reopen")
 
     def config(self) -> dict[str, Any] | None:
         """What `open` wrote, or None when no feeder has opened this run."""
@@ -151,15 +161,18 @@ class Ledger:
 
     # The feeder's side
 
-    def feed(
-        self, dataset: str, prompts: Sequence[tuple[str, bytes]], cursor: int | None
-    ) -> list[str]:
-        """Put new prompts on the ledger; returns the ids to send task messages for."""
+    def feed(self, dataset: str, prompts: Sequence[Fed], cursor: int | None) -> list[bool]:
+        """Put new prompts on the ledger, as long as the dataset has room.
+
+        Args:
+            cursor: the row after all of them; None leaves the dataset's cursor.
+
+        Returns: for each prompt that there was room for, whether to send a task message.
+        """
         args: list[Any] = [dataset, "" if cursor is None else cursor]
-        for prompt_id, payload in prompts:
-            args += [prompt_id, payload]
-        accepted = self._run("feed", *args)
-        return [prompt_id for (prompt_id, _), ok in zip(prompts, accepted, strict=True) if ok]
+        for prompt in prompts:
+            args += [prompt.prompt_id, prompt.payload, prompt.row_after]
+        return [bool(ok) for ok in self._run("feed", *args)]
 
     def are_done(self, prompt_ids: Sequence[str]) -> list[bool]:
         """Whether each prompt has its completion."""
@@ -168,9 +181,9 @@ class Ledger:
         found = self.client.hmget(self.keys.done, list(prompt_ids))
         return [fence is not None for fence in found]
 
-    def resend(self, most: int, lost_after_s: float) -> list[str]:
+    def resend(self, most: int, lost_after_s: float, most_lost: int = 1000) -> list[str]:
         """Ids whose task message is due (again); `lost_after_s` = 0: no message counts as lost."""
-        return [i.decode() for i in self._run("resend", most, int(lost_after_s * 1000))]
+        return [i.decode() for i in self._run("resend", most, int(lost_after_s * 1000), most_lost)]
 
     def bury(self, worker: str) -> int:
         """Let the claims of a dead worker expire now; `worker` is the beginning of its name.

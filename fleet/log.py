@@ -23,7 +23,9 @@ class Redacting(logging.Formatter):
 
     def __init__(self, secrets: Iterable[Secret], as_json: bool) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
-        spellings = {s for secret in secrets if secret for s in _spellings(secret.reveal())}
+        spellings = {
+            s for secret in secrets if secret.telling() for s in _spellings(secret.reveal())
+        }
         self._secrets = sorted(spellings, key=len, reverse=True)
         self._as_json = as_json
 

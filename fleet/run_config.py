@@ -155,11 +155,18 @@ class RunConfig(msgspec.Struct, frozen=True):
         raise ConfigError(f"{self.path}: no dataset is named {name!r}; the run has {known}")
 
 
-def load(path: Path, *, concurrency: int | None = None) -> RunConfig:
+def load(
+    path: Path,
+    *,
+    concurrency: int | None = None,
+    column: str | None = None,
+    template: str | None = None,
+) -> RunConfig:
     """Read and check a run file.
 
     Args:
         concurrency: instead of the file's `run.concurrency`.
+        column, template: for the datasets that have neither of their own.
 
     Raises:
         ConfigError: the file is missing, is not TOML, or a key is wrong.
@@ -179,7 +186,13 @@ def load(path: Path, *, concurrency: int | None = None) -> RunConfig:
     run = file.run
     if concurrency is not None:
         run = msgspec.structs.replace(run, concurrency=concurrency)
-    config = RunConfig(path.resolve(), run, file.sampling, file.providers, file.datasets)
+    datasets = [
+        dataset
+        if dataset.column or dataset.template
+        else msgspec.structs.replace(dataset, column=column, template=template)
+        for dataset in file.datasets
+    ]
+    config = RunConfig(path.resolve(), run, file.sampling, file.providers, datasets)
     for problem in _problems(config):
         raise ConfigError(f"{path}: {problem}")
     return config

@@ -55,7 +55,7 @@ COMPLETIONS = pa.schema(
         pa.field("cost_usd", pa.float64()),
         #: Why the text may not be the target's plain answer (leaked markup, …), or null.
         pa.field("suspect", pa.string()),
-        #: HTTP requests made for this prompt, this one included.
+        #: Attempts that were counted (a 429 is not), this one included.
         pa.field("attempts", pa.int32(), nullable=False),
         #: Seconds from sending the request to its last byte.
         pa.field("latency_s", pa.float64(), nullable=False),

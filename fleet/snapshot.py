@@ -140,7 +140,7 @@ def read_snapshot(client: redis.Redis, keys: Keys) -> Snapshot:
         live=live,
         backlog=backlog,
         limit=int(float(pacing.get(b"limit", 0))),
-        workers=len(workers),
+        workers=sum(_alive(heartbeat) for heartbeat in workers.values()),
         breaker_open=int(numbers.get("breaker_probe", 0)) > 0,
         duplicates=int(numbers.get("duplicates", 0)),
         expired=int(numbers.get("expired", 0)),
@@ -153,6 +153,14 @@ def read_snapshot(client: redis.Redis, keys: Keys) -> Snapshot:
         },
         providers=_grouped(providers),
     )
+
+
+#: A worker that has been silent for longer is not there; it reports twice a second.
+SILENT_S = 30.0
+
+
+def _alive(heartbeat: bytes) -> bool:
+    return time.time() - int(heartbeat.split(b"|")[0]) / 1000 < SILENT_S
 
 
 def _grouped(fields: dict[bytes, bytes]) -> dict[str, dict[str, int]]:

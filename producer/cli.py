@@ -4,12 +4,13 @@ import csv
 import json
 import logging
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import redis
 import typer
@@ -48,6 +49,14 @@ Concurrency = Annotated[
     int, typer.Option(min=0, help="Most requests in flight; 0: as the run file says.")
 ]
 
+Column = Annotated[
+    str | None, typer.Option(help="Column that holds the prompt, for datasets that name none.")
+]
+Template = Annotated[
+    str | None,
+    typer.Option(help="Text of the user message with {column}s, for datasets that have none."),
+]
+
 
 @cli.command()
 def init(path: RunFile = Path("run.toml")) -> None:
@@ -69,16 +78,21 @@ def enqueue(
     dry_run: DryRun = False,
     strict: Strict = False,
     concurrency: Concurrency = 0,
+    column: Column = None,
+    template: Template = None,
     yes: Yes = False,
 ) -> None:
     """Feed a run to a fleet that runs elsewhere, until it ends. Needs REDIS_URL.
 
     May be stopped, started again, or run twice at once: nothing is bought twice.
     """
-    config, settings = _load(path, concurrency), _settings(needs_key=True)
+    config = run_config.load(
+        path, concurrency=concurrency or None, column=column, template=template
+    )
+    settings = _settings(needs_key=True)
     if not settings.redis_url:
         raise ConfigError("REDIS_URL is not set; `producer run` does all on this machine")
-    account, opened = _open(config, settings, limit, strict)
+    account, opened = _open(config, settings, limit, strict, dry_run)
     if dry_run or not _agreed(config, opened, yes):
         return
     with _ledger(config, settings) as (url, ledger):
@@ -93,12 +107,17 @@ def run(
     dry_run: DryRun = False,
     strict: Strict = False,
     concurrency: Concurrency = 0,
+    column: Column = None,
+    template: Template = None,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
     yes: Yes = False,
 ) -> None:
     """Do a run on this machine: Redis, workers, collector and feeder in one command."""
-    config, settings = _load(path, concurrency), _settings(needs_key=True)
-    account, opened = _open(config, settings, limit, strict)
+    config = run_config.load(
+        path, concurrency=concurrency or None, column=column, template=template
+    )
+    settings = _settings(needs_key=True)
+    account, opened = _open(config, settings, limit, strict, dry_run)
     if dry_run or not _agreed(config, opened, yes):
         return
     raise typer.Exit(run_here(config, settings, account, opened, workers))
@@ -108,12 +127,16 @@ def run_here(
     config: RunConfig, settings: Settings, account: Account, opened: Opened, workers: int
 ) -> Exit:
     """An opened run, with everything that it needs on this machine."""
-    with _ledger(config, settings) as (url, ledger):
+    with _ledger(config, settings, exclusive=True) as (url, ledger):
         open_ledger(config, ledger, opened)
         environment = {
             "REDIS_URL": url,
             "OPENROUTER_API_KEY": settings.api_key.reveal(),
             "OPENROUTER_BASE_URL": account.base_url,
+            # Read already; a file named by the user's environment must not win over it.
+            "OPENROUTER_API_KEY_FILE": "",
+            "REDIS_PASSWORD_FILE": "",
+            "REDIS_PASSWORD": "",
         }
         workforce = Workforce(config, ledger, workers, environment)
         try:
@@ -125,7 +148,7 @@ def run_here(
 @cli.command()
 def status(path: RunFile, as_json: AsJson = False) -> None:
     """Show how a run stands."""
-    with _ledger(_load(path), _settings(), must_exist=True) as (_, ledger):
+    with _ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
         snapshot = ledger.snapshot()
     if as_json:
         print(json.dumps(asdict(snapshot), indent=2))
@@ -136,7 +159,7 @@ def status(path: RunFile, as_json: AsJson = False) -> None:
 @cli.command()
 def pause(path: RunFile) -> None:
     """Start no more requests until `producer resume`; what is in flight is finished."""
-    with _ledger(_load(path), _settings(), must_exist=True) as (_, ledger):
+    with _ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
         fresh = ledger.pause(BY_USER, "producer pause")
     out.print("Paused." if fresh else "It was paused already; the first reason stays.")
 
@@ -144,16 +167,18 @@ def pause(path: RunFile) -> None:
 @cli.command()
 def resume(path: RunFile) -> None:
     """Go on after a pause."""
-    with _ledger(_load(path), _settings(), must_exist=True) as (_, ledger):
+    with _ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
         out.print("Going on." if ledger.resume() else "It was not paused.")
 
 
 @cli.command()
 def cancel(path: RunFile, dataset: str) -> None:
     """Stop a dataset for good. What is in flight is kept when it comes."""
-    config = _load(path)
-    config.dataset(dataset)
+    config = run_config.load(path)
     with _ledger(config, _settings(), must_exist=True) as (_, ledger):
+        # One that was taken out of the run file is still on the ledger.
+        if dataset not in {d.name for d in ledger.snapshot().datasets}:
+            config.dataset(dataset)
         ledger.cancel(dataset)
     out.print(f"{dataset} is cancelled.", highlight=False)
 
@@ -168,7 +193,7 @@ def failures(
     as_json: AsJson = False,
 ) -> None:
     """List the prompts in the dead letters, with their last error."""
-    with _ledger(_load(path), _settings(), must_exist=True) as (_, ledger):
+    with _ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
         if retry:
             out.print(f"{ledger.retry(ledger.failures()):,} prompts will be sent again.")
             return
@@ -194,10 +219,6 @@ def demo(
     raise typer.Exit(run_demo(directory, run_here))
 
 
-def _load(path: Path, concurrency: int = 0) -> RunConfig:
-    return run_config.load(path, concurrency=concurrency or None)
-
-
 def _settings(*, needs_key: bool = False) -> Settings:
     settings = Settings.from_environment()
     setup(settings.log_level, settings.secrets())
@@ -209,12 +230,17 @@ def _settings(*, needs_key: bool = False) -> Settings:
 
 
 def _open(
-    config: RunConfig, settings: Settings, limit: int, strict: bool
+    config: RunConfig, settings: Settings, limit: int, strict: bool, dry_run: bool
 ) -> tuple[Account, Opened]:
+    """Read what the run needs; a dry run leaves nothing behind, so that its file may change."""
     account = Account(settings.base_url or config.run.base_url, settings.api_key)
-    config.directory.mkdir(parents=True, exist_ok=True)
-    opened = prepare(config, account, limit=limit, strict=strict)
-    write_manifest(config, opened)
+    if dry_run and not (config.directory / "prompts").exists():
+        with tempfile.TemporaryDirectory(prefix="eagle-fleet-") as scratch:
+            opened = prepare(config, account, Path(scratch), limit=limit, strict=strict)
+    else:
+        opened = prepare(config, account, config.directory, limit=limit, strict=strict)
+    if not dry_run:
+        write_manifest(config, opened)
     show_plan(config, opened, account.base_url)
     return account, opened
 
@@ -229,7 +255,7 @@ def _agreed(config: RunConfig, opened: Opened, yes: bool) -> bool:
 
 @contextmanager
 def _ledger(
-    config: RunConfig, settings: Settings, *, must_exist: bool = False
+    config: RunConfig, settings: Settings, *, must_exist: bool = False, exclusive: bool = False
 ) -> Iterator[tuple[str, Ledger]]:
     """The run's ledger and the URL of its Redis: REDIS_URL's, or the embedded one."""
     if url := settings.redis_url.reveal():
@@ -241,7 +267,7 @@ def _ledger(
         raise ConfigError(
             f"{config.path}: this run was never started here, and REDIS_URL is not set"
         )
-    with broker.embedded(config.directory) as url:
+    with broker.embedded(config.directory, exclusive=exclusive) as url:
         ledger = Ledger(broker.connect(url), config.run.name)
         yield url, _existing(ledger, config, must_exist)
 
@@ -252,14 +278,19 @@ def _existing(ledger: Ledger, config: RunConfig, must_exist: bool) -> Ledger:
     return ledger
 
 
+def _refuse(text: str) -> NoReturn:
+    err.print(f"producer: {text}", style="red", highlight=False, markup=False, soft_wrap=True)
+    raise SystemExit(Exit.REFUSED) from None
+
+
 def main() -> None:
     """Run the command; what its user can act on is a message, not a traceback."""
     try:
         cli()
     except FleetError as error:
         logging.getLogger(__name__).debug("refused", exc_info=True)
-        err.print(f"producer: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
-        raise SystemExit(Exit.REFUSED) from None
+        _refuse(str(error))
     except redis.RedisError as error:
-        err.print(f"producer: Redis does not answer: {error}", style="red", markup=False)
-        raise SystemExit(Exit.REFUSED) from None
+        _refuse(f"Redis does not answer: {error}")
+    except OSError as error:
+        _refuse(str(error))

@@ -34,6 +34,8 @@ RunHere = Callable[[RunConfig, Settings, Account, Opened, int], Exit]
 
 def run_demo(directory: Path, run_here: RunHere) -> Exit:
     """Make a run under `directory` and complete it against an emulator of its own."""
+    # The emulator is here, whatever proxy the environment names for the world outside.
+    os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
     home = directory / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     template = resources.files("producer") / "templates" / "demo"
     with resources.as_file(template) as source:
@@ -45,7 +47,7 @@ def run_demo(directory: Path, run_here: RunHere) -> Exit:
     emulator, url = _start_emulator(home)
     try:
         account = Account(url, settings.api_key)
-        opened = prepare(config, account, limit=0, strict=False)
+        opened = prepare(config, account, config.directory, limit=0, strict=False)
         write_manifest(config, opened)
         show_plan(config, opened, account.base_url)
         code = run_here(config, settings, account, opened, WORKERS)

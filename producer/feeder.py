@@ -15,7 +15,7 @@ from pathlib import Path
 from celery import Celery
 
 from fleet.app import QUEUE, TASK
-from fleet.ledger import Ledger
+from fleet.ledger import Fed, Ledger
 from fleet.run_config import RunConfig
 from fleet.snapshot import DatasetCounts, Snapshot
 from producer.freeze import iter_chains
@@ -32,6 +32,8 @@ LOST_AFTER_S = 10.0
 #: Share of Redis's `maxmemory` above which nothing new is fed.
 MEMORY_LIMIT = 0.8
 MEMORY_CHECK_S = 2.0
+#: Completions not yet on disk above which nothing new is fed: the collector is stuck.
+LONGEST_BACKLOG = 100_000
 BATCH = 500
 #: Prompts looked at together while all of them are done, and the longest that one round takes.
 LOOK_AHEAD = 5000
@@ -74,23 +76,29 @@ class Feeder:
         """Send what there is room for. Returns the run as it was before."""
         snapshot = self._ledger.snapshot()
         if self.draining:
+            self._ledger.resend(0, 0, 0)  # takes back the claims of workers that died
             return snapshot
         want = self._window - snapshot.queued
         ids = self._ledger.resend(max(want, 0), self._lost_after_s())
         self._send(ids)
         # What backs off counts too: while a provider throttles, the ledger does not fill up.
         want -= len(ids) + snapshot.delayed
-        if want > 0 and not snapshot.paused and not snapshot.cap_reached and self._has_memory():
+        if (
+            want > 0
+            and not snapshot.paused
+            and not snapshot.cap_reached
+            and self._has_memory(snapshot)
+        ):
             self._send(self._feed(snapshot, want))
         return snapshot
 
     def finished(self, snapshot: Snapshot) -> bool:
         """Every dataset has come to its end and nothing is under way."""
+        if self.draining:
+            return snapshot.in_flight == 0 or snapshot.workers == 0
         if snapshot.in_flight or snapshot.paused:
             return False
         over = {d.name for d in snapshot.datasets if d.cancelled or d.ended}
-        if self.draining:
-            return snapshot.queued == 0 or snapshot.workers == 0
         if snapshot.cap_reached:
             return True
         cursors = {d.name: d.cursor for d in snapshot.datasets}
@@ -113,14 +121,14 @@ class Feeder:
     @staticmethod
     def _has_room(source: Source, dataset: DatasetCounts) -> bool:
         unread = max(source.row, dataset.cursor) < source.rows
-        return unread and not dataset.cancelled and not dataset.ended and dataset.room_tokens > 0
+        return unread and not dataset.cancelled and not dataset.ended
 
     def _feed_one(self, source: Source, dataset: DatasetCounts, share: int) -> list[str]:
         """Feed up to `share` new prompts of one dataset; those that are done are passed over."""
         most = share
         if dataset.budget_tokens:
-            # Near the budget, what its room is expected to take.
-            most = min(share, int(dataset.room_tokens / dataset.mean_tokens) + 1)
+            # Near the budget, what its room is expected to take; the ledger decides.
+            most = min(share, max(0, int(dataset.room_tokens / dataset.mean_tokens)) + 1)
         if source.chains is None or dataset.cursor > source.row:
             self._open(source, max(source.row, dataset.cursor))
         sent: list[str] = []
@@ -130,10 +138,14 @@ class Feeder:
             left = most - len(sent)
             if len(chains) > left:
                 self._open(source, chains[left][0])
+            batch = [_fed(first, chain) for first, chain in chains[:left]]
+            accepted = self._ledger.feed(source.name, batch, source.row)
+            sent += [fed.prompt_id for fed, ok in zip(batch, accepted, strict=False) if ok]
+            if len(accepted) < len(batch):
+                self._open(source, chains[len(accepted)][0])
+                break
             # Through what is done at full speed, then in steps of what is wanted.
             size = min(left, BATCH) if chains else LOOK_AHEAD
-            batch = [(chain[0].prompt_id, chain_payload(chain)) for _, chain in chains[:left]]
-            sent += self._ledger.feed(source.name, batch, source.row)
         return sent
 
     @staticmethod
@@ -173,7 +185,8 @@ class Feeder:
         """A message can only be lost when the queue is empty and its prompt still queued."""
         return 0.0 if self._ledger.client.llen(QUEUE) else LOST_AFTER_S
 
-    def _has_memory(self) -> bool:
+    def _has_memory(self, snapshot: Snapshot) -> bool:
+        """Redis has memory left, and the collector keeps up."""
         now = time.monotonic()
         if now - self._memory_checked_at > MEMORY_CHECK_S:
             self._memory_checked_at = now
@@ -187,4 +200,8 @@ class Feeder:
                     limit >> 20,
                 )
             self._memory_short = short
-        return not self._memory_short
+        return not self._memory_short and snapshot.backlog < LONGEST_BACKLOG
+
+
+def _fed(first: int, chain: list[Prompt]) -> Fed:
+    return Fed(chain[0].prompt_id, chain_payload(chain), first + len(chain))

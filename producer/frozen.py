@@ -28,7 +28,7 @@ METADATA_KEY = b"eagle-fleet"
 
 
 class Prompt(NamedTuple):
-    """A row of the file; its fields are `fleet.records.PROMPTS`."""
+    """A row of the file; its fields are `fleet.schemas.PROMPTS`."""
 
     prompt_id: str
     #: JSON text, as is `tools`.

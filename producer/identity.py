@@ -53,7 +53,7 @@ def check_same_target(path: Path, frozen: Identity, asked: Identity) -> None:
         if was != now:
             raise ConfigError(
                 f"{path}: frozen for {name} = {was}, the run file now says {now}; set it back, "
-                "or start a new run under another name"
+                "or start in another directory (nothing bought yet? delete its prompts/)"
             )
 
 
@@ -69,7 +69,7 @@ def what_changed(dataset: Dataset, base: Path, frozen: Identity, asked: Identity
         return None
     return (
         f"dataset {dataset.name}: {'; '.join(parts)}. The prompts frozen before are kept; "
-        "start a run under another name to read the dataset anew"
+        "to read the dataset anew start in another directory (nothing bought yet? delete prompts/)"
     )
 
 

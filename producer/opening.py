@@ -4,10 +4,12 @@ In: a run file. Out: an `Opened` run, ready to be fed. Safe to repeat: frozen pr
 they are, and the ledger takes over raised caps and budgets.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import platform
+import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -16,8 +18,10 @@ from typing import Any
 
 import msgspec
 
-from fleet.ledger import NANO, Ledger, nano_usd
+from fleet.errors import ConfigError
+from fleet.ledger import Ledger, nano_usd
 from fleet.run_config import RunConfig
+from fleet.snapshot import NANO
 from producer.account import Account, Endpoint, allowed
 from producer.freeze import FreezeSummary, freeze
 
@@ -40,17 +44,22 @@ class Opened:
     #: Rows to feed by dataset.
     rows: dict[str, int]
     endpoints: list[Endpoint]
+    #: Made once, kept in the directory: tells runs of the same name apart.
+    run_id: str
 
 
-def prepare(config: RunConfig, account: Account, *, limit: int, strict: bool) -> Opened:
-    """Freeze the prompts and read the endpoints. Buys nothing and writes nothing to Redis."""
+def prepare(
+    config: RunConfig, account: Account, directory: Path, *, limit: int, strict: bool
+) -> Opened:
+    """Freeze the prompts into `directory` and read the endpoints. Buys nothing."""
+    directory.mkdir(parents=True, exist_ok=True)
     endpoints = allowed(account.endpoints(config.run.model), config.providers)
     seen: set[bytes] = set()
     summaries = [
         freeze(
             dataset,
             config.path.parent,
-            config.directory,
+            directory,
             config.run.model,
             config.sampling,
             strict=strict,
@@ -59,14 +68,21 @@ def prepare(config: RunConfig, account: Account, *, limit: int, strict: bool) ->
         for dataset in config.datasets
     ]
     rows = {s.dataset: min(s.prompts, limit) if limit else s.prompts for s in summaries}
-    return Opened(summaries, rows, endpoints)
+    return Opened(summaries, rows, endpoints, _run_id(directory))
 
 
 def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened) -> None:
-    """Tell the ledger, and through it the workers, what the run is."""
+    """Tell the ledger, and through it the workers, what the run is.
+
+    Raises:
+        ConfigError: the ledger has another run of this name, or a dataset that the file no
+            longer names.
+    """
     run, sampling = config.run, config.sampling
+    _check_same_run(config, ledger, opened)
     ledger.open(
         {
+            "run_id": opened.run_id,
             "model": run.model,
             "base_url": run.base_url,
             "request": request_fields(config, opened.endpoints),
@@ -97,6 +113,22 @@ def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened) -> None:
         )
 
 
+def _check_same_run(config: RunConfig, ledger: Ledger, opened: Opened) -> None:
+    known = ledger.config()
+    if known is not None and known.get("run_id") != opened.run_id:
+        raise ConfigError(
+            f"{config.path}: Redis has another run named {config.run.name!r}, made in another"
+            " directory; give this one another run.name"
+        )
+    names = {dataset.name for dataset in config.datasets}
+    for dataset in ledger.snapshot().datasets if known else []:
+        if dataset.name not in names and not dataset.cancelled:
+            raise ConfigError(
+                f"{config.path}: dataset {dataset.name} is under way and no longer in the file; put"
+                f" it back, or `producer cancel {config.path} {dataset.name}` first"
+            )
+
+
 def _pins(config: RunConfig) -> bool:
     policy = config.providers
     return bool(policy.only or policy.ignore or policy.quantizations)
@@ -122,10 +154,30 @@ def request_fields(config: RunConfig, endpoints: list[Endpoint]) -> dict[str, An
     return fields | sampling.extra
 
 
+def _run_id(directory: Path) -> str:
+    """The run's id; of two feeders that start at once, one makes it."""
+    path = directory / ".run-id"
+    fresh = directory / f".run-id.{os.getpid()}"
+    fresh.write_text(uuid.uuid4().hex, "utf-8")
+    with contextlib.suppress(FileExistsError):
+        path.hardlink_to(fresh)
+    fresh.unlink()
+    return path.read_text("utf-8")
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {"sessions": []}
+    try:
+        return dict(json.loads(path.read_text("utf-8")))
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}); move it away") from None
+
+
 def write_manifest(config: RunConfig, opened: Opened) -> Path:
     """Append what is true now to `manifest.json`: versions, endpoints, prices, hashes."""
     path = config.directory / "manifest.json"
-    manifest = json.loads(path.read_text("utf-8")) if path.exists() else {"sessions": []}
+    manifest = _manifest(path)
     manifest["sessions"].append(
         {
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -50,7 +50,7 @@ def count(config: RunConfig, ledger: Ledger, rows: dict[str, int]) -> Outcome:
         while chunk := list(itertools.islice(ids, CHUNK)):
             found.update(ledger.outcomes([prompt_id.hex() for prompt_id in chunk]))
         rest = found["live"] + found["open"]
-        totals["read"] += found.total()
+        totals["read"] += limit
         totals["done"] += found["done"]
         totals["failed"] += found["failed"]
         if state[name].cancelled:

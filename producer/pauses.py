@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 FIRST_CHECK_S = 1.0
 LONGEST_CHECK_S = 30.0
 BY_USER = "user"
+#: A feeder was told to stop, and with it its run; any feeder that goes on ends this pause.
+DRAINING = "draining"
 
 
 class PauseWatch:
@@ -41,6 +43,9 @@ class PauseWatch:
         kind = snapshot.paused["kind"]
         if kind == BY_USER:
             return
+        if kind == DRAINING:
+            self._ledger.resume()
+            return
         now = time.monotonic()
         if self._next_at is None:
             # Something succeeded since the last resume: that cause was gone, this is another.
@@ -51,12 +56,13 @@ class PauseWatch:
             return
         self._wait_s = min(self._wait_s * 2, LONGEST_CHECK_S)
         self._next_at = now + self._wait_s
-        if self._is_gone(kind):
+        if self._may_be_gone(kind):
             self._done_at_resume = snapshot.done
             self._ledger.resume()
-            log.warning("the run goes on: %s is over", kind, extra={"action": "resumed"})
+            log.warning("the run goes on after: %s", kind, extra={"action": "resumed"})
 
-    def _is_gone(self, kind: str) -> bool:
+    def _may_be_gone(self, kind: str) -> bool:
+        """A key without a limit of its own says nothing of the credits: only a request can tell."""
         try:
             balance = self._account.balance()
             if kind == "no endpoint":

@@ -21,7 +21,7 @@ from producer.console import Exit, err
 from producer.feeder import Feeder
 from producer.opening import Opened
 from producer.outcome import count
-from producer.pauses import PauseWatch
+from producer.pauses import DRAINING, PauseWatch
 from producer.progress import Progress
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,8 @@ class Session:
         """One round; True when there is nothing left to do. Redis may be away for any time."""
         try:
             snapshot = self._feeder.step()
-            self._pauses.look(snapshot)
+            if not self._feeder.draining:
+                self._pauses.look(snapshot)
             progress.show(snapshot)
             if self._workforce:
                 if self._feeder.draining:
@@ -111,11 +112,16 @@ class Session:
             if not self._away:
                 log.warning("Redis does not answer: %s; going on when it does", error)
             self._away = True
-            return False
+            # Without a worker nothing is under way; without Redis nobody can say more.
+            return self._feeder.draining and not (self._workforce and self._workforce.working())
 
     def _drain(self) -> None:
         err.print("Draining: what is in flight is finished. Ctrl-C again to abort.")
         self._feeder.draining = True
+        try:
+            self._ledger.pause(DRAINING, "the feeder was told to stop")
+        except redis.RedisError as error:
+            log.warning("Redis does not answer: %s; workers may still start requests", error)
         if self._workforce:
             self._workforce.dismiss()
 

@@ -269,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     limits = Limits(flush_s=options.flush_s, rows=options.flush_rows)
     try:
         settings = Settings.from_environment()
-        setup(settings.log_level, [settings.api_key, settings.redis_url])
+        setup(settings.log_level, settings.secrets())
         collect(_client(settings, options.directory), options.run, options.directory, limits)
     except FleetError as error:
         print(f"collector: {error}", file=sys.stderr)

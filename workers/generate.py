@@ -22,7 +22,14 @@ from fleet.ledger import Charge, Claim, Ledger, Refusal, nano_usd
 from fleet.records import Event, Payload
 from fleet.settings import Settings
 from workers.answers import Allowed, Answer
-from workers.errors import Details, DropPrompt, RequestError, ServerFailed, StopFleet
+from workers.errors import (
+    Details,
+    DropPrompt,
+    OutOfCredits,
+    RequestError,
+    ServerFailed,
+    StopFleet,
+)
 from workers.openrouter import Client, longest_request_s
 from workers.pacing import Pacer, full_jitter, patient
 
@@ -36,6 +43,8 @@ SHORT_WAIT_S = 5.0
 #: Waits under one claim begin before this; the last of them, and its wait for a slot, come on top.
 WAITING_S = 10.0
 RETRY_SLOT_WAIT_S = 10.0
+#: Times `max_attempts`, while the breaker is open.
+BREAKER_PATIENCE = 4
 #: A claim outlasts its last request by this: all those waits, and the commit.
 LEASE_MARGIN_S = WAITING_S + SHORT_WAIT_S + RETRY_SLOT_WAIT_S + 5.0
 
@@ -122,13 +131,15 @@ class Generator:
             try:
                 kind, message = outcome.error.kind(), str(outcome.error)
                 self._patiently(partial(self.ledger.count_error, kind, message))
+                if work.age_s() > LEASE_MARGIN_S:  # Redis was away: the claim may not outlast it
+                    return self._release(work, outcome.error, 0)
                 outcome = self._try_once(work)
             finally:
                 gate.release()
         return outcome
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        return patient(call)
+        return patient(call, self._stopping.is_set)
 
     def _try_once(self, work: "_Work") -> "str | _Wait":
         """One request, and its transition on the ledger, unless a short wait comes first."""
@@ -176,15 +187,15 @@ class Generator:
         )
 
     def _failed(self, work: "_Work", error: RequestError) -> "str | _Wait":
-        self.pacer.saw("throttles" if error.throttles else "failures")
+        if not isinstance(error, DropPrompt):  # that is the prompt's fault, and an answer
+            self.pacer.saw("throttles" if error.throttles else "failures")
         if isinstance(error, StopFleet):
             return self._pause(work, error)
         if isinstance(error, DropPrompt):
             return self._fail(work, error)
-        # While nothing at all succeeds, it is not the prompt that fails.
-        if error.costs_attempt and not self.pacer.breaker_open:
+        if error.costs_attempt:
             work.failed += 1
-            if work.attempts >= self.job.max_attempts:
+            if work.attempts >= self._most_attempts():
                 return self._fail(work, error)
         else:
             work.throttled += 1
@@ -194,6 +205,11 @@ class Generator:
         if self._stopping.is_set() or not short or _charge(work.claim, error) != Charge():
             return self._release(work, error, wait_s)
         return _Wait(wait_s, error)
+
+    def _most_attempts(self) -> int:
+        """While nothing at all succeeds it is rarely the prompt that fails, but not for ever."""
+        patience = BREAKER_PATIENCE if self.pacer.breaker_open else 1
+        return self.job.max_attempts * patience
 
     def _release(self, work: "_Work", error: RequestError, wait_s: float) -> str:
         self._patiently(
@@ -234,7 +250,15 @@ class Generator:
         return "failed"
 
     def _pause(self, work: "_Work", error: StopFleet) -> str:
-        """Pause the run; the prompt goes back, and no attempt is counted."""
+        """Pause the run; the prompt goes back, and no attempt is counted.
+
+        Where others succeed, an endpoint or a key that is refused may be this prompt's doing
+        (tools that no endpoint takes): then it counts, so that the run is not paused for ever.
+        """
+        if self.pacer.succeeded and not isinstance(error, OutOfCredits):
+            work.failed += 1
+            if work.attempts >= self.job.max_attempts:
+                return self._fail(work, error)
         outcome = self._release(work, error, 0)
         if self._patiently(lambda: self.ledger.pause(error.kind(), str(error))):
             log.error("the run is paused: %s", error, extra={"action": "paused", "run": self.run})

@@ -204,7 +204,7 @@ class Client:
     def _without_key(self, text: bytes) -> bytes:
         """What a server says may repeat the key that it was shown."""
         key = self._key.reveal().encode()
-        return text.replace(key, b"***") if key else text
+        return text.replace(key, b"***") if self._key.telling() else text
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 REPORT_INTERVAL_S = 0.5
 BACKOFF_BASE_S = 0.5
+LAST_WAIT_S = 120.0
 BACKOFF_CAP_S = 60.0
 
 
@@ -85,6 +86,8 @@ class Pacer:
         self.gate = Gate()
         #: Nothing succeeds, fleet-wide: claims pass one at a time.
         self.breaker_open = False
+        #: This process has had an answer from this run's endpoints.
+        self.succeeded = False
         self._ledger = ledger
         self._worker = worker
         self._capacity = capacity
@@ -99,6 +102,7 @@ class Pacer:
         """Count one outcome: `successes`, `throttles` or `failures`."""
         with self._lock:
             self._seen[what] += 1
+        self.succeeded = self.succeeded or what == "successes"
 
     def stop(self) -> None:
         """Sign off from the ledger."""
@@ -111,6 +115,8 @@ class Pacer:
             try:
                 pace = self._report()
                 self.gate.resize(pace.share)
+                if pace.breaker_open and not self.breaker_open:
+                    log.error("nothing succeeds any more: one request passes every few seconds")
                 self.breaker_open = pace.breaker_open
                 self._tick()
                 away = False
@@ -160,18 +166,26 @@ PASSING = (
 PASSING_WORDS = ("MISCONF", "BUSY", "NOREPLICAS")
 
 
-def patient(call: Callable[[], T]) -> T:
+def patient(call: Callable[[], T], stopping: Callable[[], bool] = lambda: False) -> T:
     """Call until Redis answers: a response that was paid for outlives an outage.
 
     Waits 0.1 s, doubling to 5 s. Out of memory or of disk counts as an outage: the collector,
-    or its user, makes room.
+    or its user, makes room. When this process is `stopping` there is an end to it: Redis may
+    have been stopped for good.
+
+    Raises:
+        redis.RedisError: away for LAST_WAIT_S while stopping, or an error that does not pass.
     """
-    wait_s = 0.1
+    wait_s, last_wait_at = 0.1, None
     while True:
         try:
             return call()
         except redis.RedisError as error:
             if not isinstance(error, PASSING) and not str(error).startswith(PASSING_WORDS):
                 raise
+            if stopping():
+                last_wait_at = last_wait_at or time.monotonic()
+                if time.monotonic() - last_wait_at > LAST_WAIT_S:
+                    raise
             time.sleep(wait_s)
             wait_s = min(wait_s * 2, 5.0)

@@ -65,8 +65,20 @@ local function room(c, n)
 end
 
 -- Nothing is in flight and still there is no room: the dataset has come to its end.
+-- → whether it has
 local function end_if_full(dataset, c)
-    if c.in_flight == 0 then redis.call('HSET', DATASETS, dataset .. '|ended', 1) end
+    local full = c.in_flight == 0 and room(c, 0) <= 0
+    if full then redis.call('HSET', DATASETS, dataset .. '|ended', 1) end
+    return full
+end
+
+-- A prompt whose dataset has no room waits a little, out of the others' way; at the end it is
+-- parked: it stays on the ledger, and in none of the sets, until the budget is raised.
+local ROOM_WAIT_MS = 1000
+local function set_aside(id, dataset, c)
+    redis.call('ZREM', QUEUED, id)
+    if end_if_full(dataset, c) then redis.call('ZREM', WAITING, id)
+    else redis.call('ZADD', WAITING, NOW + ROOM_WAIT_MS, id) end
 end
 
 -- Forget that a prompt is claimed; its reservation is given back. Returns what was reserved.

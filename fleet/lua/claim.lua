@@ -9,6 +9,7 @@ if expiry then
     local fence, dataset, reserved, _, _, held_by = claim_of(id)
     if nonce ~= '' and held_by == nonce then
         -- The reply to this very call was lost with its connection: say it again.
+        redis.call('ZADD', CLAIMS, NOW + lease, id)
         local record = redis.call('HGET', PROMPTS, id)
         local payload = string.sub(record, string.find(record, '\n', 1, true) + 1)
         return {'ok', fence, payload, redis.call('HGET', ATTEMPTS, id) or '0', int(reserved), dataset}
@@ -30,9 +31,8 @@ if paused() then wait_until(id, NOW) return {'paused', 0} end
 local probe = run_number('breaker_probe')
 if NOW < probe then wait_until(id, probe) return {'breaker', probe - NOW} end
 if room(c, c.in_flight) <= 0 then
-    end_if_full(dataset, c)
-    wait_until(id, NOW)
-    return {'budget', 0}
+    set_aside(id, dataset, c)
+    return {'budget', ROOM_WAIT_MS}
 end
 
 -- Reserve what an answer in flight is expected to cost. The cap holds the most that each may

@@ -9,9 +9,10 @@
 local worker, capacity = ARGV[1], tonumber(ARGV[2])
 local successes, throttles, failures = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local ceiling = run_number('concurrency')
+if ceiling == 0 then return {0, 0, 0, 0} end -- no feeder has opened the run
 
 local p = redis.call('HMGET', PACING, 'limit', 'threshold', 'window_at', 'good', 'bad', 'grown_at')
-local limit = math.min(tonumber(p[1] or run_number('start')), ceiling)
+local limit = math.max(1, math.min(tonumber(p[1] or run_number('start')), ceiling))
 local threshold, window_at = tonumber(p[2] or ceiling), tonumber(p[3] or '0')
 local good, bad = tonumber(p[4] or '0') + successes, tonumber(p[5] or '0') + throttles
 local grown_at = tonumber(p[6] or int(NOW))
@@ -44,7 +45,7 @@ elseif failures > 0 then
     -- What is in flight may still succeed: a burst of failures at the start opens nothing.
     local enough = math.max(run_number('breaker_after'), run_number('in_flight'))
     if row >= enough and run_number('breaker_probe') == 0 then
-        redis.call('HSET', RUN, 'breaker_probe', int(NOW + run_number('probe_ms')), 'breaker_since', int(NOW))
+        redis.call('HSET', RUN, 'breaker_probe', int(NOW + run_number('probe_ms')))
     end
 end
 

@@ -1,8 +1,9 @@
 -- Prompts whose task message is due (again): claims that expired, waiting prompts that are due,
 -- and, when the queue is empty, queued prompts whose message is gone.
--- ARGV: most to return, age ms from which a queued prompt counts as lost (0: none is lost)
+-- ARGV: most waiting prompts to return, age ms from which a queued prompt counts as lost (0: none
+--       is lost), most lost prompts to return
 -- → prompt_ids, now queued; the caller sends a task message for each
-local most, lost = tonumber(ARGV[1]), tonumber(ARGV[2])
+local most, lost, most_lost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', CLAIMS, '-inf', NOW, 'LIMIT', 0, 1000)) do
     expire(id)
     if redis.call('HEXISTS', PROMPTS, id) == 1 then wait_until(id, NOW) end
@@ -18,22 +19,20 @@ local function admit(id)
     if c.cancelled == 1 then forget(id) return false end
     -- Twice the room: a message is cheap, an idle worker is not.
     if room(c, c.in_flight + spoken[dataset] / 2) <= 0 then
-        end_if_full(dataset, c)
+        set_aside(id, dataset, c)
         return false
     end
     spoken[dataset] = spoken[dataset] + 1
     return true
 end
--- Prompts of a dataset without room stay at the head of `waiting`: look past them.
-local scanned = redis.call('ZRANGEBYSCORE', WAITING, '-inf', NOW, 'LIMIT', 0, most * 2 + 2000)
+local scanned = redis.call('ZRANGEBYSCORE', WAITING, '-inf', NOW, 'LIMIT', 0, most * 2)
 for _, id in ipairs(scanned) do
     if #ids >= most then break end
     if admit(id) then ids[#ids + 1] = id end
 end
 if lost > 0 then
-    for _, id in ipairs(redis.call('ZRANGEBYSCORE', QUEUED, '-inf', NOW - lost, 'LIMIT', 0, most)) do
-        if #ids >= most then break end
-        if admit(id) then ids[#ids + 1] = id elseif redis.call('HEXISTS', PROMPTS, id) == 1 then wait_until(id, NOW) end
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', QUEUED, '-inf', NOW - lost, 'LIMIT', 0, most_lost)) do
+        if admit(id) then ids[#ids + 1] = id end
     end
 end
 for _, id in ipairs(ids) do

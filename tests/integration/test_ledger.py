@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
-from fleet.ledger import Charge, Claim, Ledger, Refusal, nano_usd
+from fleet.ledger import Charge, Claim, Fed, Ledger, Refusal, nano_usd
 
 PAYLOAD = b'{"messages":[]}'
 EVENT = json.dumps({"kind": "completion", "prompt_id": "p"}).encode()
@@ -25,7 +26,9 @@ def open_dataset(ledger: Ledger, name: str = "D", budget: int = 0, prior: int = 
 
 
 def feed(ledger: Ledger, *ids: str, dataset: str = "D") -> list[str]:
-    return ledger.feed(dataset, [(i, PAYLOAD) for i in ids], None)
+    fed = [Fed(i, PAYLOAD, 0) for i in ids]
+    accepted = ledger.feed(dataset, fed, None)
+    return [i for i, ok in zip(ids, accepted, strict=False) if ok]
 
 
 def claim(ledger: Ledger, prompt_id: str = "p", lease_s: float = LEASE_S) -> Claim:
@@ -305,8 +308,7 @@ def test_cancel_forgets_what_is_not_in_flight(ledger: Ledger) -> None:
     assert ledger.cancel("D") == 2
     assert [state(ledger, i) for i in "pqre"] == ["claimed", "forgotten", "forgotten", "queued"]
     assert commit(ledger, held) == "committed"
-    feed(ledger, "s")
-    assert refused(ledger, "s") == "cancelled"
+    assert feed(ledger, "s") == [], "nothing of a cancelled dataset is fed"
     assert state(ledger, "s") == "forgotten"
     open_dataset(ledger)
     assert ledger.snapshot().datasets[0].cancelled
@@ -459,11 +461,76 @@ def test_a_pause_keeps_its_first_reason_and_stops_claims(ledger: Ledger) -> None
 def test_the_cursor_only_moves_on(ledger: Ledger) -> None:
     """Two feeders feed the same rows: each prompt is sent once, the cursor never goes back."""
     open_dataset(ledger)
-    rows = [(f"p{i}", PAYLOAD) for i in range(6)]
-    sent = ledger.feed("D", rows[:4], 4) + ledger.feed("D", rows, 6)
-    sent += ledger.feed("D", rows[:2], 2) + ledger.feed("D", rows[2:], None)
-    assert sorted(sent) == [i for i, _ in rows]
+    rows = [Fed(f"p{i}", PAYLOAD, i + 1) for i in range(6)]
+    assert ledger.feed("D", rows[:4], 4) == [True] * 4
+    assert ledger.feed("D", rows, 6) == [False] * 4 + [True] * 2
+    assert not any(ledger.feed("D", rows[:2], 2) + ledger.feed("D", rows[2:], None))
     assert ledger.cursor("D") == 6
+
+
+def test_a_dataset_is_fed_only_as_long_as_it_has_room(ledger: Ledger) -> None:
+    """What would only be refused is not put on the ledger, and the cursor stands before it."""
+    open_dataset(ledger, budget=1000, prior=100)
+    rows = [Fed(f"p{i}", PAYLOAD, i + 1) for i in range(50)]
+    accepted = ledger.feed("D", rows, 50)
+    assert 0 < len(accepted) < 20
+    assert ledger.cursor("D") == len(accepted) == ledger.snapshot().live
+
+
+def test_feeding_up_to_the_room_does_not_end_a_dataset(ledger: Ledger) -> None:
+    """A dataset ends when nothing is in flight and one more answer would be too many, not when
+    the prompts that were just fed fill its room."""
+    open_dataset(ledger, budget=1000, prior=100)
+    fed = feed(ledger, *(f"p{i}" for i in range(50)))
+    assert not ledger.snapshot().datasets[0].ended
+    for prompt_id in fed:
+        ledger.yield_(prompt_id, 0)
+    assert ledger.resend(50, 0)
+    assert not ledger.snapshot().datasets[0].ended
+
+
+def test_a_bought_up_dataset_ends_though_nothing_of_it_is_live(ledger: Ledger) -> None:
+    """A budget that is set below what was bought already ends the dataset at the next feeding."""
+    open_dataset(ledger)
+    feed(ledger, "p")
+    commit(ledger, claim(ledger, "p"), tokens=500)
+    open_dataset(ledger, budget=100)
+    assert feed(ledger, "q") == []
+    assert ledger.snapshot().datasets[0].ended
+
+
+def test_parked_prompts_come_back_when_the_budget_is_raised(
+    ledger: Ledger, numbers: Numbers
+) -> None:
+    """At its end a dataset's prompts are in nobody's way, and not forgotten."""
+    open_dataset(ledger)
+    feed(ledger, "p", "q")
+    commit(ledger, claim(ledger, "p"), tokens=500)
+    open_dataset(ledger, budget=100)
+    assert refused(ledger, "q") == "budget"
+    assert ledger.resend(10, 0) == []
+    assert ledger.snapshot().waiting == 0
+    ledger.open({}, numbers)
+    open_dataset(ledger, budget=5000)
+    assert ledger.resend(10, 0) == ["q"]
+
+
+def test_lost_messages_are_sent_again_though_the_window_is_full(ledger: Ledger) -> None:
+    """No room for new messages is no reason to leave lost ones lost."""
+    open_dataset(ledger)
+    feed(ledger, "p", "q")
+    ledger.client.zadd(ledger.keys.queued, {"p": 1, "q": 1})
+    assert sorted(ledger.resend(0, 1)) == ["p", "q"]
+
+
+def test_no_share_is_handed_out_before_the_run_is_opened(
+    client: redis.Redis, numbers: Numbers
+) -> None:
+    """A pacer that speaks first does not fix the limit at nothing."""
+    ledger = Ledger(client, "unopened")
+    assert pace(ledger).share == 0
+    ledger.open({}, numbers)
+    assert pace(ledger).share == 8
 
 
 def test_a_completed_run_leaves_exactly_these_keys(ledger: Ledger) -> None:
@@ -542,7 +609,10 @@ class Fleet:
                 self._ready = self.ledger.resend(50, 0)
             if not self._ready:
                 ids = [f"p{self._fed + i}" for i in range(50)]
-                self._ready, self._fed = feed(self.ledger, *ids), self._fed + 50
+                self._ready = feed(self.ledger, *ids)
+                self._fed += len(self._ready)
+            if not self._ready:
+                return "budget"
             self.random.shuffle(self._ready)
             prompt_id = self._ready.pop()
             got = self.ledger.claim(prompt_id, "w", 10 * LEASE_S)
@@ -737,9 +807,10 @@ def test_an_open_breaker_lets_one_claim_pass_an_interval(ledger: Ledger) -> None
 
 def test_a_full_dataset_does_not_eat_the_breakers_probe(ledger: Ledger) -> None:
     """Only a claim that is granted is a probe."""
-    open_dataset(ledger, "FULL", budget=1)
+    open_dataset(ledger, "FULL")
     open_dataset(ledger)
     feed(ledger, "f", dataset="FULL")
+    open_dataset(ledger, "FULL", budget=1)
     feed(ledger, "p")
     pace(ledger, failures=3)
     past(ledger, ledger.keys.run, "breaker_probe")

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fleet.ledger import Charge, Claim, Ledger
+from fleet.ledger import Charge, Claim, Fed, Ledger
 
 PROMPTS = ("a", "b", "c", "d")
 DATASETS = ("D", "E")
@@ -71,14 +71,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(prompt_id=st.sampled_from(PROMPTS))
     def feed(self, prompt_id: str) -> None:
-        self.ledger.feed(dataset_of(prompt_id), [(prompt_id, PAYLOAD)], None)
+        self.ledger.feed(dataset_of(prompt_id), [Fed(prompt_id, PAYLOAD, 0)], None)
 
     @rule(most=st.integers(0, 4), lost=st.booleans())
     def resend(self, most: int, lost: bool) -> None:
         if lost:
             for prompt_id in self.client.zrange(self.ledger.keys.queued, 0, -1):
                 self.client.zadd(self.ledger.keys.queued, {prompt_id: 1})
-        assert len(self.ledger.resend(most, 60 if lost else 0)) <= most
+        assert len(self.ledger.resend(most, 60 if lost else 0, most)) <= 2 * most
 
     @rule(what=st.sampled_from(["pause", "resume", "resume", "resume"]))
     def pause_or_resume(self, what: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from fleet import broker
-from fleet.ledger import Claim, Ledger
+from fleet.ledger import Claim, Fed, Ledger
 from workers.pacing import Pacer, patient
 
 
@@ -47,7 +47,7 @@ def opened(server: Server, numbers: dict[str, int | float]) -> Ledger:
     ledger = Ledger(server.client, "run")
     ledger.open({}, numbers)
     ledger.open_dataset("D", prompts=9, budget_tokens=0, prior_tokens=100)
-    ledger.feed("D", [("p", b"{}")], None)
+    ledger.feed("D", [Fed("p", b"{}", 1)], None)
     return ledger
 
 

@@ -62,10 +62,11 @@ def main() -> None:
         began = time.monotonic()
         results[name] = SUBJECTS[name](SMOKE if arguments.smoke else FULL)
         say(f"  {time.monotonic() - began:.0f} s")
+        if not arguments.smoke:
+            file.write_text(json.dumps(results, indent=2) + "\n")
     if arguments.smoke:
         print(json.dumps(results, indent=2))
         return
-    file.write_text(json.dumps(results, indent=2) + "\n")
     if missing := SUBJECTS.keys() - results.keys():
         say(f"README.md is written once these are measured too: {', '.join(sorted(missing))}")
         return

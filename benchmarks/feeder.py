@@ -52,7 +52,7 @@ def open_run(config: RunConfig, ledger: Ledger) -> Opened:
         config.sampling,
         seen=set(),
     )
-    opened = Opened([summary], {summary.dataset: summary.prompts}, [ENDPOINT])
+    opened = Opened([summary], {summary.dataset: summary.prompts}, [ENDPOINT], "bench")
     open_ledger(config, ledger, opened)
     return opened
 

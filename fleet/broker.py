@@ -30,7 +30,7 @@ from fleet.process import end_with_parent
 POOL_CONNECTIONS = 32
 START_TIMEOUT_S = 30.0
 #: How long a run waits for a command that has the server for a moment (`producer status`).
-JOIN_WAIT_S = 10.0
+JOIN_WAIT_S = 5.0
 #: The kernel takes 107 bytes; macOS 103.
 LONGEST_SOCKET_PATH = 100
 

@@ -25,7 +25,6 @@ class Balance:
 
     #: US dollars left under the key's limit; None: the key has no limit of its own.
     remaining_usd: float | None
-    used_usd: float
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,7 @@ class Account:
         """Raises: AccountError, when the key is refused or nothing answers."""
         data = self._get("/key")
         remaining = data.get("limit_remaining")
-        return Balance(
-            None if remaining is None else float(remaining), float(data.get("usage") or 0)
-        )
+        return Balance(None if remaining is None else float(remaining))
 
     def endpoints(self, model: str) -> list[Endpoint]:
         """Every endpoint of the model. Raises: AccountError."""

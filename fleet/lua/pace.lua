@@ -1,5 +1,6 @@
--- The fleet's limit on requests in flight, held in common. It doubles each round of answers up
--- to the level that was last throttled (slow start), then grows by a step (2 % of the ceiling).
+-- The fleet's limit on requests in flight, held in common. It doubles each round of answers, or
+-- each second, up to the level that was last throttled (slow start), then grows by steps (2 % of
+-- the ceiling).
 -- Once per burst (a window of `burst_ms`) it falls in proportion to the share of answers that
 -- were throttled, as DCTCP does (Alizadeh et al. 2010): limit * (1 - (1 - decrease) * share), so
 -- that a few stray 429s cost little and a provider at its limit halves it. Floor 1.
@@ -23,10 +24,17 @@ if NOW - window_at > run_number('burst_ms') then
     end
     window_at, good, bad = NOW, 0, 0
 end
-if throttles == 0 and successes > 0 then
+if throttles == 0 then
     if limit < threshold then
-        limit = math.min(threshold, limit + successes)
-    else
+        -- A 429 comes at once and an answer takes its time: a second of full use without one is
+        -- as good a sign as a round of answers, and long answers do not make a slow start slow.
+        local grown = limit + successes
+        if bad == 0 and run_number('in_flight') >= limit / 2 then
+            grown = math.max(grown, limit * 2 ^ math.min((NOW - grown_at) / 1000, 1))
+        end
+        limit = math.min(threshold, grown)
+        grown_at = NOW
+    elseif successes > 0 then
         -- One step a round of answers, or a second if that is longer.
         local step = math.max(1, ceiling / 50)
         limit = limit + math.min(step * successes / limit, step * (NOW - grown_at) / 1000)

@@ -717,6 +717,31 @@ def test_a_few_throttled_answers_among_many_cost_little(ledger: Ledger) -> None:
     assert 60 <= pace(ledger, throttles=1).limit < 64
 
 
+def test_the_limit_doubles_a_second_while_it_is_used_and_nothing_is_throttled(
+    ledger: Ledger,
+) -> None:
+    """Long answers do not make the slow start slow; a limit that nobody uses does not grow."""
+    assert pace(ledger).limit == 8
+    past(ledger, ledger.keys.pacing, "grown_at")
+    assert pace(ledger).limit == 8
+    open_dataset(ledger)
+    for prompt_id in feed(ledger, *(f"p{i}" for i in range(8))):
+        claim(ledger, prompt_id)
+    past(ledger, ledger.keys.pacing, "grown_at")
+    assert pace(ledger).limit == 16
+
+
+def test_a_few_throttles_among_many_answers_cost_little(ledger: Ledger) -> None:
+    """The limit falls in proportion to the share of answers that were throttled."""
+    assert pace(ledger, successes=56).limit == 64
+    past(ledger, ledger.keys.pacing, "window_at")
+    pace(ledger)  # a new window begins
+    pace(ledger, successes=95)
+    assert pace(ledger, throttles=5).limit == 64, "not before the window is over"
+    past(ledger, ledger.keys.pacing, "window_at")
+    assert pace(ledger).limit == int(64 * (1 - 0.5 * 0.05))
+
+
 def test_the_limit_never_falls_below_one(ledger: Ledger) -> None:
     """However long the throttling, one request probes."""
     for _ in range(20):

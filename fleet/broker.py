@@ -97,23 +97,42 @@ def embedded(directory: Path, *, exclusive: bool = False) -> Iterator[str]:
     data.mkdir(parents=True, exist_ok=True)
     with (data / ".lock").open("a+", encoding="utf-8") as lock:
         if not _lock(lock, JOIN_WAIT_S if exclusive else 0):
-            lock.seek(0)
-            pid, _, path = lock.read().strip().partition(" ")
             if exclusive:
+                pid = _holder(lock)[0]
                 raise LedgerUnavailable(
                     f"{directory}: this run is under way in process {pid}; "
                     "`producer status` shows it"
                 )
-            url = f"unix://{path}"
-            _wait(url, data / "server.log", lambda: False)
-            yield url
+            yield _joined(lock, data / "server.log")
             return
         socket = _private_socket(directory)
         lock.truncate(0)
-        lock.write(f"{os.getpid()} {socket}")
+        lock.write(f"{os.getpid()} {socket}\n")
         lock.flush()
-        with _served(data, socket) as url:
-            yield url
+        try:
+            with _served(data, socket) as url:
+                yield url
+        finally:
+            lock.truncate(0)
+
+
+def _holder(lock: TextIO) -> tuple[str, str]:
+    """Process and socket of whoever has the lock; empty until it has written them."""
+    lock.seek(0)
+    pid, _, path = lock.read().strip().partition(" ")
+    return pid, path
+
+
+def _joined(lock: TextIO, log_file: Path) -> str:
+    """The URL of the server that another process runs, or is about to."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        path = _holder(lock)[1]
+        if path and _answers(f"unix://{path}"):
+            return f"unix://{path}"
+        if time.monotonic() > deadline:
+            raise LedgerUnavailable(f"the embedded Valkey does not answer; its log is {log_file}")
+        time.sleep(0.02)
 
 
 def _lock(file: TextIO, wait_s: float) -> bool:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -76,7 +77,7 @@ def test_two_that_start_at_once_share_one_server(tmp_path: Path) -> None:
         together.wait()
         with broker.embedded(tmp_path) as url:
             urls.append((url, broker.connect(url).info("server")["process_id"]))
-            done.wait()
+            done.wait(timeout=30)
 
     threads = [threading.Thread(target=enter) for _ in range(4)]
     for thread in threads:
@@ -109,11 +110,11 @@ def test_a_folder_that_others_may_enter_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The socket has no password, so only its user may reach it."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = broker.socket_path(tmp_path).parent
-    folder.mkdir(mode=0o755)
-    with pytest.raises(LedgerUnavailable, match="others may enter"), broker.embedded(tmp_path):
-        raise AssertionError("it was started")
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        monkeypatch.setattr("tempfile.tempdir", short)
+        broker.socket_path(tmp_path).parent.mkdir(mode=0o755)
+        with pytest.raises(LedgerUnavailable, match="others may enter"), broker.embedded(tmp_path):
+            raise AssertionError("it was started")
 
 
 def test_a_temporary_folder_that_is_too_long_is_named(

@@ -165,7 +165,7 @@ def test_changed_sources_and_options_are_said_but_not_read(tmp_path: Path) -> No
     summary = run(tmp_path, column="text")
     assert summary.prompts == 1
     assert summary.changed is not None
-    for part in ("`column` was None and is 'text'", "changed since: d.jsonl", "another name"):
+    for part in ("`column` was None and is 'text'", "changed since: d.jsonl", "another directory"):
         assert part in summary.changed
     (tmp_path / "d.jsonl").rename(tmp_path / "e.jsonl")
     assert "no such file" in str(run(tmp_path).changed)
@@ -180,7 +180,7 @@ def test_frozen_prompts_hold_for_one_target(tmp_path: Path, other: dict[str, Any
     """Another model or sampling is an error, since the ids would be others."""
     write(tmp_path, {"prompt": "x"})
     run(tmp_path)
-    with pytest.raises(ConfigError, match=r"frozen for .* set it back, or start a new run"):
+    with pytest.raises(ConfigError, match=r"frozen for .* set it back, or start in another"):
         run(tmp_path, **other)
     assert run(tmp_path, sampling=Sampling(max_tokens=5)).prompts == 1
 

@@ -69,7 +69,7 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Providers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[providers]`: which endpoints may answer. Empty lists allow all."""
+    """`[providers]`: which endpoints may answer, and how requests are shared out to them."""
 
     #: Endpoint tags (`chutes/int4`) or provider slugs (`chutes`) allowed.
     only: list[str] = []
@@ -77,6 +77,11 @@ class Providers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ignore: list[str] = []
     #: Quantisations allowed (`int4`, `fp8`, `unknown`, …).
     quantizations: list[str] = []
+    #: `cheapest`: the cheapest endpoint that takes requests; `order`: the first of `only` that
+    #: does; `spread`: all, by inverse square of price; `openrouter`: OpenRouter's own balancing.
+    routing: Literal["cheapest", "order", "spread", "openrouter"] = "cheapest"
+    #: Under `cheapest` and `order`, the part of the requests that goes to the other endpoints.
+    share_for_others: float = 0.05
 
 
 class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,6 +122,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_attempts: int = 6
     #: API root; the environment variable OPENROUTER_BASE_URL wins over it.
     base_url: str = DEFAULT_BASE_URL
+    #: Local folder of the target, relative to the run file: `config.json` and the tokenizer.
+    target: str | None = None
     #: Directory of everything the run makes; absent: see `RunConfig.directory`.
     directory: str | None = None
 
@@ -146,6 +153,11 @@ class RunConfig(msgspec.Struct, frozen=True):
         if self.run.directory is not None:
             return base / self.run.directory
         return base if self.path.name == "run.toml" else base / "runs" / self.run.name
+
+    @property
+    def target(self) -> Path | None:
+        """The target's local folder, if the run file names one."""
+        return None if self.run.target is None else self.path.parent / self.run.target
 
     def dataset(self, name: str) -> Dataset:
         for dataset in self.datasets:
@@ -214,7 +226,7 @@ def _located(raw: Any, message: str) -> str:
 
 
 def _problems(config: RunConfig) -> list[str]:
-    run, sampling = config.run, config.sampling
+    run, sampling, providers = config.run, config.sampling, config.providers
     names = [dataset.name for dataset in config.datasets]
     checks = [
         (NAME.fullmatch(run.name), f"run.name = {run.name!r}: letters, digits, '.', '_', '-'"),
@@ -238,6 +250,18 @@ def _problems(config: RunConfig) -> list[str]:
         (
             is_http(run.base_url),
             f"run.base_url = {run.base_url!r}: must be an http:// or https:// URL",
+        ),
+        (
+            config.target is None or config.target.is_dir(),
+            f"run.target = {run.target!r}: no such folder",
+        ),
+        (
+            0 <= providers.share_for_others < 1,
+            f"providers.share_for_others = {providers.share_for_others}: must be in [0, 1)",
+        ),
+        (
+            providers.routing != "order" or providers.only,
+            'providers.routing = "order" needs the tags in their order: providers.only',
         ),
         (names, "no [[datasets]] table: name at least one"),
         (len(set(names)) == len(names), f"dataset names repeat: {', '.join(names)}"),

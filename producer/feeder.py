@@ -15,9 +15,10 @@ from pathlib import Path
 from celery import Celery
 
 from fleet.app import QUEUE, TASK
-from fleet.ledger import Fed, Ledger
+from fleet.ledger import Ledger
 from fleet.run_config import RunConfig
 from fleet.snapshot import DatasetCounts, Snapshot
+from fleet.transitions import Fed
 from producer.freeze import iter_chains
 from producer.frozen import Prompt
 from producer.payload import chain_payload

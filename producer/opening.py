@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -19,20 +20,18 @@ from typing import Any
 import msgspec
 
 from fleet.errors import ConfigError
-from fleet.ledger import Ledger, nano_usd
+from fleet.ledger import Ledger
 from fleet.run_config import RunConfig
-from fleet.snapshot import NANO
+from fleet.transitions import nano_usd
 from producer.account import Account, Endpoint, allowed
 from producer.freeze import FreezeSummary, freeze
+from producer.routing import is_ranked, provider_field, provider_names, routes
 
-#: The fleet starts with this many requests in flight and doubles from there.
-START_IN_FLIGHT = 256
 #: One decrease per burst: the 429s of requests sent before the last decrease say nothing new.
 BURST_MS = 2000
 #: What is left of the limit when every answer of a burst was a 429 or 503.
 DECREASE = 0.5
-#: Failures in a row, fleet-wide, that open the breaker; then one claim per interval.
-BREAKER_AFTER = 20
+#: Between two requests to a fleet's endpoints while all of them are down.
 PROBE_MS = 5000
 
 
@@ -81,29 +80,19 @@ def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened) -> None:
     run, sampling = config.run, config.sampling
     _check_same_run(config, ledger, opened)
     ledger.open(
-        {
-            "run_id": opened.run_id,
-            "model": run.model,
-            "base_url": run.base_url,
-            "request": request_fields(config, opened.endpoints),
-            "allowed": sorted({e.provider_name for e in opened.endpoints}) if _pins(config) else [],
-            "deadline_s": run.deadline_s,
-            "max_attempts": run.max_attempts,
-        },
+        _job(config, opened.run_id, opened.endpoints),
         {
             "cap": nano_usd(run.cap_usd),
             "concurrency": run.concurrency,
-            "start": min(START_IN_FLIGHT, run.concurrency),
             "burst_ms": BURST_MS,
             "decrease": DECREASE,
-            "breaker_after": BREAKER_AFTER,
             "probe_ms": PROBE_MS,
             "max_tokens": sampling.max_tokens,
-            # The dearest allowed endpoint may answer, so it is what a reservation counts with.
-            "prompt_price": max(e.prompt_usd for e in opened.endpoints) * NANO,
-            "completion_price": max(e.completion_usd for e in opened.endpoints) * NANO,
+            "ranked": int(is_ranked(config)),
+            "share_for_others": config.providers.share_for_others,
         },
     )
+    ledger.set_routes(routes(config, opened.endpoints))
     for dataset in config.datasets:
         ledger.open_dataset(
             dataset.name,
@@ -111,6 +100,27 @@ def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened) -> None:
             budget_tokens=dataset.budget_tokens,
             prior_tokens=max(1, sampling.max_tokens // 2),
         )
+
+
+def tell_endpoints(
+    config: RunConfig, ledger: Ledger, run_id: str, endpoints: Sequence[Endpoint]
+) -> None:
+    """Who may answer has changed, or what it costs."""
+    ledger.set_config(_job(config, run_id, endpoints))
+    ledger.set_routes(routes(config, endpoints))
+
+
+def _job(config: RunConfig, run_id: str, endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """What the workers are told: a `workers.job.Job`, and whose it is."""
+    return {
+        "run_id": run_id,
+        "model": config.run.model,
+        "base_url": config.run.base_url,
+        "request": request_fields(config, endpoints),
+        "providers": provider_names(endpoints),
+        "deadline_s": config.run.deadline_s,
+        "max_attempts": config.run.max_attempts,
+    }
 
 
 def _check_same_run(config: RunConfig, ledger: Ledger, opened: Opened) -> None:
@@ -129,23 +139,15 @@ def _check_same_run(config: RunConfig, ledger: Ledger, opened: Opened) -> None:
             )
 
 
-def _pins(config: RunConfig) -> bool:
-    policy = config.providers
-    return bool(policy.only or policy.ignore or policy.quantizations)
-
-
-def request_fields(config: RunConfig, endpoints: list[Endpoint]) -> dict[str, Any]:
+def request_fields(config: RunConfig, endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """Every field of a request body but the messages and the tools."""
     sampling = config.sampling
-    provider: dict[str, Any] = {"require_parameters": True}
-    if _pins(config):
-        provider["only"] = [endpoint.tag for endpoint in endpoints]
     fields: dict[str, Any] = {
         "model": config.run.model,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
-        "provider": provider,
+        "provider": provider_field(config, endpoints),
     }
     if sampling.reasoning is not None:
         fields["reasoning"] = sampling.reasoning

@@ -7,6 +7,7 @@ kept. The second aborts. Either way the run can be started again.
 import logging
 import signal
 import threading
+from functools import partial
 from types import FrameType, TracebackType
 
 import redis
@@ -16,12 +17,13 @@ from kombu.exceptions import KombuError
 from fleet.ledger import Ledger
 from fleet.run_config import RunConfig
 from producer.account import Account
+from producer.account_watch import AccountWatch
 from producer.children import Workforce
 from producer.console import Exit, err
 from producer.feeder import Feeder
-from producer.opening import Opened
+from producer.opening import Opened, tell_endpoints
 from producer.outcome import count
-from producer.pauses import DRAINING, PauseWatch
+from producer.pauses import DRAINING
 from producer.progress import Progress
 
 log = logging.getLogger(__name__)
@@ -75,14 +77,14 @@ class Session:
         self._ledger = ledger
         self._rows = opened.rows
         self._feeder = Feeder(config, ledger, app, opened.rows)
-        least_usd = config.sampling.max_tokens * max(e.completion_usd for e in opened.endpoints)
-        self._pauses = PauseWatch(config, ledger, account, least_usd)
+        tell = partial(tell_endpoints, config, ledger, opened.run_id)
+        self._watch = AccountWatch(config, ledger, account, opened.endpoints, tell)
         self._workforce = workforce
         self._away = False
 
     def run(self) -> Exit:
         """Returns when the run has ended, or was drained or aborted."""
-        with Interrupts() as interrupts, Progress(err) as progress:
+        with Interrupts() as interrupts, Progress(err) as progress, self._watch:
             while not self._round(progress):
                 interrupts.wait(TICK_S)
                 if interrupts.count and not self._feeder.draining:
@@ -97,8 +99,6 @@ class Session:
         """One round; True when there is nothing left to do. Redis may be away for any time."""
         try:
             snapshot = self._feeder.step()
-            if not self._feeder.draining:
-                self._pauses.look(snapshot)
             progress.show(snapshot)
             if self._workforce:
                 if self._feeder.draining:

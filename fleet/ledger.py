@@ -104,9 +104,16 @@ class Ledger:
         fields: dict[Any, Any] = {"balance": json.dumps(balance), "funds_short": 0}
         if funds_nusd is not None:
             fields["funds"] = funds_nusd
-        self.client.hset(self.keys.run, mapping=fields)
-        if funds_nusd is None:
-            self.client.hdel(self.keys.run, "funds")
+        with self.client.pipeline(transaction=True) as pipe:
+            pipe.hset(self.keys.run, mapping=fields)
+            if funds_nusd is None:
+                pipe.hdel(self.keys.run, "funds")
+            pipe.execute()
+
+    def usage_before(self, usage_usd: float) -> float:
+        """What the key was billed before this run; the first to say it is believed."""
+        self.client.hsetnx(self.keys.run, "usage_before", repr(usage_usd))
+        return float(self.client.hget(self.keys.run, "usage_before") or 0)
 
     def set_config(self, config: dict[str, Any]) -> None:
         """Write what the workers need to know; they look every few seconds."""

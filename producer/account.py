@@ -5,6 +5,7 @@ In: an API root and a key. Out: plain records. Knows nothing of the ledger.
 
 from dataclasses import asdict, dataclass
 from typing import Any
+from urllib.parse import quote
 
 import requests
 
@@ -19,12 +20,18 @@ class AccountError(FleetError):
     """OpenRouter does not say what a run must know before it starts."""
 
 
+class NotFound(AccountError):
+    """There is no such thing."""
+
+
 @dataclass(frozen=True)
 class Balance:
     """`GET /key`."""
 
-    #: US dollars left under the key's limit; None: the key has no limit of its own.
+    #: US dollars left: under the key's limit, else of the credits; None: the account does not say.
     remaining_usd: float | None
+    #: US dollars that were ever billed on this key.
+    usage_usd: float
 
 
 @dataclass(frozen=True)
@@ -48,12 +55,38 @@ class Account:
     def __init__(self, base_url: str, api_key: Secret) -> None:
         self.base_url = base_url.rstrip("/")
         self._key = api_key
+        self._no_credits = False
 
     def balance(self) -> Balance:
         """Raises: AccountError, when the key is refused or nothing answers."""
         data = self._get("/key")
         remaining = data.get("limit_remaining")
-        return Balance(None if remaining is None else float(remaining))
+        if remaining is None:
+            remaining = self._credits()
+        return Balance(
+            None if remaining is None else float(remaining), float(data.get("usage") or 0)
+        )
+
+    def _credits(self) -> float | None:
+        """What is left of the account's credits; only a management key is told."""
+        if self._no_credits:
+            return None
+        try:
+            data = self._get("/credits")
+            return float(data["total_credits"]) - float(data["total_usage"])
+        except (AccountError, KeyError, TypeError, ValueError):
+            self._no_credits = True
+            return None
+
+    def generation(self, generation_id: str) -> dict[str, Any] | None:
+        """What OpenRouter keeps of one response; None: it does not know it (yet).
+
+        Raises: AccountError.
+        """
+        try:
+            return self._get(f"/generation?id={quote(generation_id)}")
+        except NotFound:
+            return None
 
     def endpoints(self, model: str) -> list[Endpoint]:
         """Every endpoint of the model. Raises: AccountError."""
@@ -70,7 +103,7 @@ class Account:
         if response.status_code == 401:
             raise AccountError(f"{url} refuses the key: check OPENROUTER_API_KEY")
         if response.status_code == 404:
-            raise AccountError(f"{url}: not found; check run.model and run.base_url")
+            raise NotFound(f"{url}: not found; check run.model and run.base_url")
         try:
             data = response.json().get("data")
         except ValueError:

@@ -109,6 +109,7 @@ class AccountWatch:
     def _look_at_balance(self, snapshot: Snapshot, usd_per_s: float) -> Balance:
         """`snapshot` is from before: what is billed in between counts twice, never not at all."""
         balance = self._account.balance()
+        self._ledger.usage_before(balance.usage_usd - snapshot.spent_usd)
         left = balance.remaining_usd
         told = {"remaining_usd": left, "usd_per_s": usd_per_s, "at": time.time()}
         counted = snapshot.spent_usd + snapshot.unconfirmed_most_usd

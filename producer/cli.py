@@ -26,10 +26,11 @@ from producer.account import Account
 from producer.children import Workforce
 from producer.console import Exit, err, out
 from producer.demo import run_demo
+from producer.forecast import forecast
 from producer.opening import Opened, open_ledger, prepare, write_manifest
 from producer.pauses import BY_USER
 from producer.plan import show_plan
-from producer.progress import table
+from producer.progress import endpoint_table, table
 from producer.session import Session
 
 cli = typer.Typer(
@@ -151,9 +152,10 @@ def status(path: RunFile, as_json: AsJson = False) -> None:
     with _ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
         snapshot = ledger.snapshot()
     if as_json:
-        print(json.dumps(asdict(snapshot), indent=2))
+        print(json.dumps({**asdict(snapshot), "forecast": asdict(forecast(snapshot))}, indent=2))
     else:
         out.print(table(snapshot, 0, 0))
+        out.print(endpoint_table(snapshot))
 
 
 @cli.command()

@@ -42,22 +42,23 @@ local function write_state(e, names)
     redis.call('HSET', ENDPOINTS, unpack(fields))
 end
 
--- The circuit of an endpoint. It opens when most of what was asked in this window was refused, or
--- when nothing at all succeeds; then nothing is asked for `backoff`, doubled each time, and after
+-- The circuit of an endpoint. It opens when half of what was asked since the first refusal of this
+-- window was refused, or when nothing at all succeeds; then nothing is asked for `backoff`, doubled each time, and after
 -- it one request an interval: half open. Closed again by a success of a request that was sent
 -- since, or by a probe that was not refused within its interval (a 429 comes at once, an answer
 -- takes its time). The interval and the longest backoff keep a fleet whose endpoints are all down
 -- at one request every `probe_ms`.
-local CIRCUIT = {'half', 'opened_at', 'cool_until', 'backoff', 'probed', 'strikes', 'asked_now', 'bad', 'limit', 'threshold'}
-local ENOUGH, FIRST_BACKOFF_MS, LONGEST_COOLING_MS = 5, 1000, 60000
+local CIRCUIT = {'half', 'opened_at', 'cool_until', 'backoff', 'probed', 'strikes', 'asked_now', 'bad', 'good', 'throttled', 'limit', 'threshold'}
+local ENOUGH, FIRST_BACKOFF_MS, LONGEST_COOLING_MS = 8, 1000, 60000
 local function open_circuit(e, retry_ms)
     local _, others = string.gsub(redis.call('HGET', RUN, 'routes') or '', '\n', '')
     local longest = math.min(run_number('probe_ms') * (others + 1), LONGEST_COOLING_MS)
     e.backoff = math.min(math.max(2 * e.backoff, FIRST_BACKOFF_MS), longest)
     e.cool_until = NOW + math.min(math.max(e.backoff, retry_ms), LONGEST_COOLING_MS)
-    if e.half == 0 then e.threshold = math.max(1, e.limit / 2) end
+    -- When it is back it doubles up to where it was.
+    if e.half == 0 then e.threshold = e.limit end
     e.half, e.opened_at, e.probed, e.limit = 1, NOW, 0, 1
-    e.strikes, e.asked_now, e.bad = 0, 0, 0
+    e.strikes, e.asked_now, e.bad, e.good, e.throttled = 0, 0, 0, 0, 0
     write_state(e, CIRCUIT)
 end
 local function close_circuit(e)
@@ -81,15 +82,20 @@ local function judge(tag, sent, verdict, retry_ms)
         end
         return
     end
-    if verdict ~= 'failed' then add_at(tag, 'throttled', 1) end
     -- What was sent before it opened says nothing new.
-    if verdict == 'account' or sent < e.opened_at then return end
+    if sent < e.opened_at then return end
+    if verdict ~= 'failed' and e.half == 0 then
+        e.throttled = e.throttled + 1
+        write_state(e, {'throttled'})
+    end
+    if verdict == 'account' then return end
     if e.half == 1 then return open_circuit(e, retry_ms) end
+    if e.bad == 0 then e.asked_now = 0 end
     e.bad, e.strikes = e.bad + 1, e.strikes + 1
     if e.bad >= math.max(ENOUGH, e.asked_now / 2) or e.strikes >= math.max(ENOUGH, e.in_flight) then
         return open_circuit(e, retry_ms)
     end
-    write_state(e, {'bad', 'strikes'})
+    write_state(e, {'bad', 'strikes', 'asked_now'})
 end
 
 -- The endpoint that the next request goes to; or nil, and the ms until that may change. Smooth

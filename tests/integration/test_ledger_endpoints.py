@@ -233,7 +233,7 @@ def test_old_answers_do_not_keep_a_refusing_endpoint_in_use(site: Site) -> None:
         if new.endpoint.tag == "cheap/int4":
             asked += 1
             site.ledger.release(new, 3600, THROTTLED)
-    assert 5 <= asked <= 10
+    assert asked == 8
 
 
 def test_a_fifth_of_the_answers_throttled_opens_no_circuit(site: Site) -> None:
@@ -267,7 +267,7 @@ def test_an_endpoint_is_probed_and_regains_its_traffic(site: Site) -> None:
     (probe,) = [held for held in probes if held.endpoint.tag == "cheap/int4"]
     assert commit(site.ledger, probe) == "committed"
     assert not site.told("cheap/int4").circuit_open
-    assert site.tags(20)["cheap/int4"] == 19
+    assert site.tags(20)["cheap/int4"] >= 18
 
 
 def test_a_probe_that_is_refused_doubles_the_rest(site: Site) -> None:
@@ -330,7 +330,7 @@ def test_the_users_resume_closes_every_circuit(site: Site) -> None:
     """Somebody says that the cause is gone."""
     site.break_down("cheap/int4", retry_after_s=60)
     site.ledger.resume()
-    assert site.tags(20)["cheap/int4"] == 19
+    assert site.tags(20)["cheap/int4"] >= 18
 
 
 # Statistics

@@ -1,10 +1,12 @@
 """Exit codes, and the two consoles: results to standard output, talk to standard error."""
 
+import sys
 from enum import IntEnum
 
 from rich.console import Console
 
-out = Console()
+#: A table in a file or a pipe has room.
+out = Console(width=None if sys.stdout.isatty() else 160)
 err = Console(stderr=True)
 
 

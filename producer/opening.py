@@ -70,8 +70,11 @@ def prepare(
     return Opened(summaries, rows, endpoints, _run_id(directory))
 
 
-def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened) -> None:
+def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened, *, evenly: bool = False) -> None:
     """Tell the ledger, and through it the workers, what the run is.
+
+    Args:
+        evenly: every endpoint gets the same part of the requests, whatever the run file says.
 
     Raises:
         ConfigError: the ledger has another run of this name, or a dataset that the file no
@@ -88,11 +91,11 @@ def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened) -> None:
             "decrease": DECREASE,
             "probe_ms": PROBE_MS,
             "max_tokens": sampling.max_tokens,
-            "ranked": int(is_ranked(config)),
+            "ranked": int(is_ranked(config) and not evenly),
             "share_for_others": config.providers.share_for_others,
         },
     )
-    ledger.set_routes(routes(config, opened.endpoints))
+    ledger.set_routes(routes(config, opened.endpoints, evenly=evenly))
     for dataset in config.datasets:
         ledger.open_dataset(
             dataset.name,
@@ -103,11 +106,11 @@ def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened) -> None:
 
 
 def tell_endpoints(
-    config: RunConfig, ledger: Ledger, run_id: str, endpoints: Sequence[Endpoint]
+    config: RunConfig, ledger: Ledger, run_id: str, evenly: bool, endpoints: Sequence[Endpoint]
 ) -> None:
     """Who may answer has changed, or what it costs."""
     ledger.set_config(_job(config, run_id, endpoints))
-    ledger.set_routes(routes(config, endpoints))
+    ledger.set_routes(routes(config, endpoints, evenly=evenly))
 
 
 def _job(config: RunConfig, run_id: str, endpoints: Sequence[Endpoint]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import time
 from types import TracebackType
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -140,7 +141,7 @@ def money_lines(snapshot: Snapshot) -> list[str]:
 
 def endpoint_table(snapshot: Snapshot) -> Table:
     """Who served what, how fast and how well; fits 80 columns."""
-    shown = Table(title="endpoints", title_justify="left", expand=False)
+    shown = Table(title="endpoints", title_justify="left", box=SIMPLE, pad_edge=False)
     shown.add_column("endpoint", no_wrap=True)
     for column in ("in flight", "done", "spent", "p50", "p95", "errors"):
         shown.add_column(column, justify="right", no_wrap=True)

@@ -5,18 +5,24 @@ prompt. Three sums are held against each other: the ledger's, the files', and th
 key's usage since the run began; and for a sample of the answers, each one's record.
 """
 
+import csv
 import random
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from fleet.ledger import Ledger
+from fleet.schemas import COMPLETIONS
 from producer.account import Account
+from producer.console import err, out
 
 #: Requests for records at a time.
 THREADS = 4
@@ -76,15 +82,16 @@ class Reconciliation:
         found = []
         tolerance = max(SHARE * self.ledger_usd, LEAST_USD)
         if self.billed_usd < self.ledger_usd - tolerance:
+            less = self.ledger_usd - self.billed_usd
             found.append(
-                f"OpenRouter billed {self.ledger_usd - self.billed_usd:.6f} USD less than the ledger"
-                " counted: its usage may lag by a minute, or answers without a cost were dear"
+                f"OpenRouter billed {less:.6f} USD less than the ledger counted: its usage may lag"
+                " by a minute; an answer without a cost counts at its price"
             )
         if self.billed_usd > self.ledger_usd + self.unconfirmed_most_usd + tolerance:
+            more = self.billed_usd - self.ledger_usd
             found.append(
-                f"OpenRouter billed {self.billed_usd - self.ledger_usd:.6f} USD more than the ledger"
-                " counted, and requests without an answer do not explain it: did something else use"
-                " the key?"
+                f"OpenRouter billed {more:.6f} USD more than the ledger counted, and requests"
+                " without an answer do not explain it: did something else use the key?"
             )
         if not self.backlog and abs(self.files_usd - self.ledger_usd) > tolerance:
             found.append(
@@ -96,7 +103,7 @@ class Reconciliation:
         return found
 
 
-def reconcile(
+def compare(
     ledger: Ledger, account: Account, directory: Path, sample: int, seed: int = 0
 ) -> Reconciliation:
     """Ask the account; sample at most `sample` answers.
@@ -106,29 +113,52 @@ def reconcile(
     """
     snapshot = ledger.snapshot()
     usage = account.balance().usage_usd
-    rows = [row for row in _rows(directory / "completions") if row["generation_id"]]
-    chosen = random.Random(seed).sample(rows, min(sample, len(rows)))
+    completions = _table(directory / "completions")
+    known = completions.filter(pc.is_valid(completions["generation_id"]))
+    places = random.Random(seed).sample(range(known.num_rows), min(sample, known.num_rows))
+    chosen = known.take(places).to_pylist()
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(lambda row: _differences(account, row), chosen))
-    rejected = _rows(directory / "rejects" / "completions")
+    rejects = _table(directory / "rejects" / "completions")
     return Reconciliation(
         ledger_usd=snapshot.spent_usd,
         unconfirmed_usd=snapshot.unconfirmed_usd,
         unconfirmed_most_usd=snapshot.unconfirmed_most_usd,
         billed_usd=usage - ledger.usage_before(usage - snapshot.spent_usd),
-        files_usd=sum(row["cost_usd"] or 0.0 for part in (rows, rejected) for row in part),
+        files_usd=sum(pc.sum(table["cost_usd"]).as_py() or 0.0 for table in (completions, rejects)),
         backlog=snapshot.backlog,
         sampled=len(chosen),
         differences=[difference for one in found for difference in one],
     )
 
 
-def _rows(folder: Path) -> list[dict[str, Any]]:
+def show_reconciliation(found: Reconciliation) -> None:
+    """Print the sums, the differences and what does not agree."""
+    unconfirmed = f"{found.unconfirmed_usd:.6f} expected, at most {found.unconfirmed_most_usd:.6f}"
+    for name, value in (
+        ("ledger", f"{found.ledger_usd:.6f}"),
+        ("unconfirmed", unconfirmed),
+        ("OpenRouter", f"{found.billed_usd:.6f}"),
+        ("files", f"{found.files_usd:.6f}"),
+    ):
+        out.print(f"{name:<12} {value} USD", highlight=False)
+    if found.backlog:
+        out.print(f"{found.backlog:,} completions are not on disk yet", highlight=False)
+    writer = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n")
+    writer.writerows(astuple(difference) for difference in found.differences)
+    for problem in found.problems():
+        err.print(problem, style="red", highlight=False, soft_wrap=True)
+    if not found.problems():
+        out.print(f"All agrees; {found.sampled:,} answers were looked up.", highlight=False)
+
+
+def _table(folder: Path) -> pa.Table:
     """The columns that matter of every part file."""
     files = sorted(folder.rglob("part-*.parquet"))
+    schema = pa.schema([COMPLETIONS.field(name) for name in COLUMNS])
     if not files:
-        return []
-    return list(ds.dataset(files, format="parquet").to_table(columns=COLUMNS).to_pylist())
+        return schema.empty_table()
+    return ds.dataset(files, schema=schema, format="parquet").to_table()
 
 
 def _differences(account: Account, row: dict[str, Any]) -> list[Difference]:

@@ -3,13 +3,15 @@ simulated fleet on a clock of its own.
 """
 
 import heapq
+import itertools
 import json
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fleet.ledger import Ledger
-from fleet.transitions import Claim, Failure, Fed, Purchase, Refusal
+from fleet.transitions import Claim, Failure, Fed, Purchase, Refusal, Route
 
 PAYLOAD = b'{"messages":[]}'
 EVENT = json.dumps({"kind": "completion", "prompt_id": "p"}).encode()
@@ -117,9 +119,12 @@ class ClockedLedger(Ledger):
         self.client.expire(self._clock, 600)
 
 
+_GROWING = itertools.count()
 SIZES: dict[str, Callable[[random.Random], float]] = {
     "long tail": lambda r: r.lognormvariate(5.5, 1.0),
     "memoryless": lambda r: r.expovariate(1 / 800),
+    "no mean": lambda r: 40 * r.paretovariate(0.9),
+    "ever longer": lambda r: 20 + next(_GROWING) % 8000,
     "two kinds": lambda r: 300 if r.random() < 0.8 else r.lognormvariate(8, 0.4),
 }
 
@@ -127,15 +132,26 @@ SIZES: dict[str, Callable[[random.Random], float]] = {
 class Fleet:
     """A simulated fleet: an answer takes the time of its tokens, so long ones come last."""
 
-    def __init__(self, ledger: Ledger, slots: int, sizes: str, seed: int = 1) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        slots: int,
+        sizes: str,
+        seed: int = 1,
+        routes: Sequence[Route] = (Route("p/int4", "P", 0, 1000),),
+    ) -> None:
         self.ledger = ClockedLedger(ledger)
         self.random = random.Random(seed)
         self.flying: list[tuple[float, str, Claim, int]] = []
         self.now_ms = 0.0
+        #: What the providers bill, whether the answer came or not; in nano-USD.
+        self.billed = 0
         self._sizes = SIZES[sizes]
         self._slots = slots
         self._fed = 0
         self._ready: list[str] = []
+        ledger.client.delete(ledger.keys.endpoints)
+        ledger.set_routes([replace(route, start=slots) for route in routes])
 
     def fill(self) -> str:
         """Claim until every slot is taken, or the ledger refuses; returns its reason."""
@@ -158,7 +174,15 @@ class Fleet:
             heapq.heappush(self.flying, (ends_ms, prompt_id, got, size))
         return ""
 
-    def land(self, price: int) -> None:
+    def land(self, lost: float = 0.0) -> None:
+        """The next answer ends; with probability `lost` its worker never sees it."""
         self.now_ms, _, held, size = heapq.heappop(self.flying)
         self.ledger.tell(self.now_ms)
-        assert commit(self.ledger, held, spent=size * price, tokens=size) == "committed"
+        prompt_tokens = self.random.randint(1, len(held.payload))
+        at = held.endpoint
+        cost = round(prompt_tokens * at.prompt_nusd + size * at.completion_nusd)
+        self.billed += cost
+        if self.random.random() < lost:
+            self.ledger.release(held, 0, Failure("deadline passed", "m", "failed", presumed=True))
+        else:
+            assert commit(self.ledger, held, spent=cost, tokens=size) == "committed"

@@ -1,17 +1,17 @@
-"""What OpenRouter says of the account and of the model: the balance and the endpoints.
+"""What OpenRouter says of the account and of the model: balance, usage, endpoints, records.
 
 In: an API root and a key. Out: plain records. Knows nothing of the ledger.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 import requests
 
 from fleet.errors import FleetError
-from fleet.run_config import Providers
 from fleet.settings import Secret
+from producer.endpoints import Endpoint, read_listing
 
 TIMEOUT_S = 20.0
 
@@ -32,21 +32,6 @@ class Balance:
     remaining_usd: float | None
     #: US dollars that were ever billed on this key.
     usage_usd: float
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """One provider's offer of the model. Prices in US dollars per token."""
-
-    tag: str
-    provider_name: str
-    quantization: str
-    prompt_usd: float
-    completion_usd: float
-    max_completion_tokens: int | None
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Account:
@@ -91,11 +76,12 @@ class Account:
     def endpoints(self, model: str) -> list[Endpoint]:
         """Every endpoint of the model. Raises: AccountError."""
         data = self._get(f"/models/{model}/endpoints")
-        return [_endpoint(raw) for raw in data.get("endpoints") or []]
+        return read_listing(data)
 
     def _get(self, path: str) -> dict[str, Any]:
         url = self.base_url + path
-        headers = {"Authorization": f"Bearer {self._key.reveal()}"}
+        # The listing is public; without a key it lacks the speeds.
+        headers = {"Authorization": f"Bearer {self._key.reveal()}"} if self._key else {}
         try:
             response = requests.get(url, headers=headers, timeout=TIMEOUT_S)
         except requests.RequestException as error:
@@ -111,33 +97,3 @@ class Account:
         if response.status_code != 200 or not isinstance(data, dict):
             raise AccountError(f"{url} answers HTTP {response.status_code}; try again later")
         return data
-
-
-def _endpoint(raw: dict[str, Any]) -> Endpoint:
-    pricing = raw.get("pricing") or {}
-    return Endpoint(
-        tag=str(raw.get("tag") or ""),
-        provider_name=str(raw.get("provider_name") or ""),
-        quantization=str(raw.get("quantization") or "unknown"),
-        prompt_usd=float(pricing.get("prompt") or 0),
-        completion_usd=float(pricing.get("completion") or 0),
-        max_completion_tokens=raw.get("max_completion_tokens"),
-    )
-
-
-def allowed(endpoints: list[Endpoint], policy: Providers) -> list[Endpoint]:
-    """The endpoints that a policy leaves. Raises: AccountError, when it leaves none."""
-    kept = [endpoint for endpoint in endpoints if _allows(policy, endpoint)]
-    if not kept:
-        offers = ", ".join(f"{e.tag} ({e.quantization})" for e in endpoints) or "none"
-        raise AccountError(f"[providers] leaves no endpoint of the model; it has: {offers}")
-    return kept
-
-
-def _allows(policy: Providers, endpoint: Endpoint) -> bool:
-    names = {endpoint.tag, endpoint.tag.partition("/")[0]}
-    if policy.only and not names & set(policy.only):
-        return False
-    if names & set(policy.ignore):
-        return False
-    return not policy.quantizations or endpoint.quantization in policy.quantizations

@@ -17,8 +17,10 @@ from fleet.ledger import Ledger
 from fleet.run_config import RunConfig
 from fleet.snapshot import Snapshot
 from fleet.transitions import nano_usd
-from producer.account import Account, AccountError, Balance, Endpoint, allowed
+from producer.account import Account, AccountError, Balance
+from producer.opening import Opened
 from producer.pauses import PauseWatch
+from producer.policy import NobodyLeft, Verdict, judge
 from producer.rate import Rate
 
 log = logging.getLogger(__name__)
@@ -38,14 +40,15 @@ class AccountWatch:
         config: RunConfig,
         ledger: Ledger,
         account: Account,
-        endpoints: list[Endpoint],
-        tell: Callable[[list[Endpoint]], None],
+        opened: Opened,
+        tell: Callable[[list[Verdict]], None],
     ) -> None:
-        """`tell` is called with the allowed endpoints when they have changed."""
+        """`tell` is called with every endpoint when one has changed."""
         self._config = config
         self._ledger = ledger
         self._account = account
-        self._endpoints = endpoints
+        self._needs = opened.needs
+        self._verdicts = opened.verdicts
         self._tell = tell
         self._pauses = PauseWatch(ledger, self._cause_is_gone)
         self._spending = Rate()
@@ -118,30 +121,40 @@ class AccountWatch:
 
     def _look_at_listing(self) -> None:
         """Prices rise, endpoints go down and come: the ledger is told."""
-        listed = self._account.endpoints(self._config.run.model)
-        try:
-            kept = allowed(listed, self._config.providers)
-        except AccountError as error:
-            self._pause(NO_ENDPOINT, str(error))
+        verdicts = judge(self._account.endpoints(self._config.run.model), self._needs)
+        before, now = (
+            {v.endpoint.tag: _matter(v) for v in vs} for vs in (self._verdicts, verdicts)
+        )
+        if before == now:
             return
-        if kept != self._endpoints:
-            self._endpoints = kept
-            self._tell(kept)
-            log.warning("the endpoints changed: %s", ", ".join(e.tag for e in kept))
+        self._verdicts = verdicts
+        try:
+            self._tell(verdicts)
+        except NobodyLeft as error:
+            self._pause(NO_ENDPOINT, str(error))
+        for tag in sorted(before.keys() | now.keys()):
+            if before.get(tag) != now.get(tag):
+                log.warning("endpoint %s: %s", tag, now.get(tag) or "not listed any more")
 
     def _cause_is_gone(self, kind: str, snapshot: Snapshot) -> bool:
         """A key without a limit of its own says nothing of the credits: only a request can tell."""
         try:
             if kind == NO_ENDPOINT:
-                kept = allowed(
-                    self._account.endpoints(self._config.run.model), self._config.providers
-                )
-                self._tell(kept)
+                self._verdicts = judge(self._account.endpoints(self._config.run.model), self._needs)
+                self._tell(self._verdicts)
             balance = self._look_at_balance(snapshot, 0.0)
-        except AccountError as error:
+        except (AccountError, NobodyLeft) as error:
             log.debug("still paused: %s", error)
             return False
         # What two answers may cost: with less the run would only pause again.
-        dearest = max(e.completion_usd for e in self._endpoints)
+        dearest = max((v.endpoint.completion_usd for v in self._verdicts if v.kept), default=0.0)
         least_usd = 2 * self._config.sampling.max_tokens * dearest
         return balance.remaining_usd is None or balance.remaining_usd >= least_usd
+
+
+def _matter(verdict: Verdict) -> str:
+    """What of an endpoint matters to a run under way."""
+    if not verdict.kept:
+        return "; ".join(verdict.reasons)
+    endpoint = verdict.endpoint
+    return f"{1e6 * endpoint.prompt_usd:g} and {1e6 * endpoint.completion_usd:g} USD a million"

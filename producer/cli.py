@@ -16,7 +16,7 @@ import typer
 from fleet import run_config
 from fleet.errors import ConfigError, FleetError
 from fleet.log import setup
-from fleet.run_config import RunConfig
+from fleet.run_config import DEFAULT_BASE_URL, Providers, RunConfig
 from fleet.settings import Settings
 from producer.account import Account
 from producer.console import Exit, err, out
@@ -28,7 +28,9 @@ from producer.outcome import conclude
 from producer.pauses import BY_USER
 from producer.pilot import show_pilot
 from producer.plan import show_plan
+from producer.policy import judge, needs_of, needs_of_policy
 from producer.progress import endpoint_table, table
+from producer.providers import show_providers
 from producer.reconcile import compare, show_reconciliation
 
 cli = typer.Typer(
@@ -68,6 +70,31 @@ def init(path: RunFile = Path("run.toml")) -> None:
     name = name if run_config.NAME.fullmatch(name) else "my-run"
     path.write_text(template.read_text("utf-8").format(path=path, name=name), "utf-8")
     out.print(f"Wrote {path}. Edit it, then: producer run {path}", highlight=False)
+
+
+@cli.command()
+def providers(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="OpenRouter id: author/model.")],
+    run_file: Annotated[
+        Path | None, typer.Option("--run", metavar="RUN.toml", help="Judge by this run file.")
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Option(help="The target's folder: its config.json says its weights.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List a model's endpoints: prices, limits, health, and which the policy keeps and why."""
+    settings = _settings()
+    if run_file:
+        config = run_config.load(run_file)
+        needs, base_url = needs_of(config, tools=False), config.run.base_url
+    else:
+        needs, base_url = needs_of_policy(Providers(), model, target), DEFAULT_BASE_URL
+    account = Account(settings.base_url or base_url, settings.api_key)
+    verdicts = judge(account.endpoints(model), needs)
+    show_providers(model, verdicts, needs, as_json)
+    if not any(verdict.kept for verdict in verdicts):
+        raise typer.Exit(Exit.REFUSED)
 
 
 @cli.command()

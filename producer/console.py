@@ -7,7 +7,7 @@ from rich.console import Console
 
 #: A table in a file or a pipe has room.
 out = Console(width=None if sys.stdout.isatty() else 160)
-err = Console(stderr=True)
+err = Console(stderr=True, width=None if sys.stderr.isatty() else 160)
 
 
 class Exit(IntEnum):

@@ -43,7 +43,7 @@ def feed_run(order: Order, url: str, ledger: Ledger, workforce: Workforce | None
     else:
         feeder = Feeder(config, ledger, app, opened.rows)
     tell = partial(tell_endpoints, config, ledger, opened.run_id, evenly)
-    watch = AccountWatch(config, ledger, order.account, opened.endpoints, tell)
+    watch = AccountWatch(config, ledger, order.account, opened, tell)
     return Session(ledger, feeder, watch, workforce).run()
 
 

@@ -23,8 +23,11 @@ from fleet.errors import ConfigError
 from fleet.ledger import Ledger
 from fleet.run_config import RunConfig
 from fleet.transitions import nano_usd
-from producer.account import Account, Endpoint, allowed
+from producer.account import Account
+from producer.endpoints import Endpoint
 from producer.freeze import FreezeSummary, freeze
+from producer.frozen import has_tools
+from producer.policy import Needs, Verdict, judge, kept, needs_of
 from producer.routing import is_ranked, provider_field, provider_names, routes
 
 #: One decrease per burst: the 429s of requests sent before the last decrease say nothing new.
@@ -42,9 +45,16 @@ class Opened:
     summaries: list[FreezeSummary]
     #: Rows to feed by dataset.
     rows: dict[str, int]
-    endpoints: list[Endpoint]
+    #: Every endpoint that the model has, and what keeps it from being asked.
+    verdicts: list[Verdict]
+    needs: Needs
     #: Made once, kept in the directory: tells runs of the same name apart.
     run_id: str
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """Those that may be asked."""
+        return [verdict.endpoint for verdict in self.verdicts if verdict.kept]
 
 
 def prepare(
@@ -52,7 +62,8 @@ def prepare(
 ) -> Opened:
     """Freeze the prompts into `directory` and read the endpoints. Buys nothing."""
     directory.mkdir(parents=True, exist_ok=True)
-    endpoints = allowed(account.endpoints(config.run.model), config.providers)
+    listing = account.endpoints(config.run.model)
+    kept(judge(listing, needs_of(config, tools=False)))  # before what may take long
     seen: set[bytes] = set()
     summaries = [
         freeze(
@@ -67,7 +78,11 @@ def prepare(
         for dataset in config.datasets
     ]
     rows = {s.dataset: min(s.prompts, limit) if limit else s.prompts for s in summaries}
-    return Opened(summaries, rows, endpoints, _run_id(directory))
+    tools = any(has_tools(directory / "prompts" / f"{name}.parquet") for name in rows)
+    needs = needs_of(config, tools=tools)
+    verdicts = judge(listing, needs)
+    kept(verdicts)
+    return Opened(summaries, rows, verdicts, needs, _run_id(directory))
 
 
 def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened, *, evenly: bool = False) -> None:
@@ -95,7 +110,7 @@ def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened, *, evenly: bo
             "share_for_others": config.providers.share_for_others,
         },
     )
-    ledger.set_routes(routes(config, opened.endpoints, evenly=evenly))
+    _tell_routes(config, ledger, evenly, opened.verdicts)
     for dataset in config.datasets:
         ledger.open_dataset(
             dataset.name,
@@ -106,11 +121,18 @@ def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened, *, evenly: bo
 
 
 def tell_endpoints(
-    config: RunConfig, ledger: Ledger, run_id: str, evenly: bool, endpoints: Sequence[Endpoint]
+    config: RunConfig, ledger: Ledger, run_id: str, evenly: bool, verdicts: Sequence[Verdict]
 ) -> None:
     """Who may answer has changed, or what it costs."""
-    ledger.set_config(_job(config, run_id, endpoints))
-    ledger.set_routes(routes(config, endpoints, evenly=evenly))
+    ledger.set_config(_job(config, run_id, kept(verdicts)))
+    _tell_routes(config, ledger, evenly, verdicts)
+
+
+def _tell_routes(
+    config: RunConfig, ledger: Ledger, evenly: bool, verdicts: Sequence[Verdict]
+) -> None:
+    off = {v.endpoint.tag: "; ".join(v.reasons) for v in verdicts if not v.kept and v.endpoint.tag}
+    ledger.set_routes(routes(config, kept(verdicts), evenly=evenly), off)
 
 
 def _job(config: RunConfig, run_id: str, endpoints: Sequence[Endpoint]) -> dict[str, Any]:
@@ -191,7 +213,7 @@ def write_manifest(config: RunConfig, opened: Opened) -> Path:
                 **{name: version(name) for name in ("eagle-fleet", "celery", "redis", "pyarrow")},
             },
             "run_file_sha256": hashlib.sha256(config.path.read_bytes()).hexdigest(),
-            "endpoints": [endpoint.record() for endpoint in opened.endpoints],
+            "endpoints": [verdict.record() for verdict in opened.verdicts],
             "prompts": msgspec.to_builtins(opened.summaries),
         }
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from fleet.run_config import RunConfig
 from fleet.transitions import ANY_ENDPOINT, NANO, Route
-from producer.account import Endpoint
+from producer.endpoints import Endpoint
 
 #: The fleet starts with this many requests in flight and doubles from there.
 START_IN_FLIGHT = 256
@@ -38,6 +38,7 @@ def routes(
             provider=endpoint.provider_name,
             prompt_nusd=endpoint.prompt_usd * NANO,
             completion_nusd=endpoint.completion_usd * NANO,
+            request_nusd=endpoint.request_usd * NANO,
             weight=weight,
             start=max(LEAST_START, round(start * share / total)),
         )
@@ -74,17 +75,17 @@ def _any(config: RunConfig, endpoints: Sequence[Endpoint]) -> Route:
         provider="",
         prompt_nusd=max(e.prompt_usd for e in endpoints) * NANO,
         completion_nusd=max(e.completion_usd for e in endpoints) * NANO,
+        request_nusd=max(e.request_usd for e in endpoints) * NANO,
         start=min(START_IN_FLIGHT, config.run.concurrency),
     )
 
 
 def _rank(config: RunConfig, endpoint: Endpoint) -> tuple[float, ...]:
-    price = (endpoint.completion_usd, endpoint.prompt_usd)
     if config.providers.routing != "order":
-        return price
+        return endpoint.price
     names = (endpoint.tag, endpoint.tag.partition("/")[0])
     only = config.providers.only
-    return (min(only.index(name) for name in names if name in only), *price)
+    return (min(only.index(name) for name in names if name in only), *endpoint.price)
 
 
 def _weight(endpoint: Endpoint) -> float:

@@ -1,0 +1,156 @@
+"""A renderer that any Hugging Face tokenizer with a chat template gives.
+
+The prefix is the template's own output. A completion is spelt out, since templates trim
+answers and drop reasoning: content as it came, tool calls as the template writes them, the
+token that the template ends an answer with. A family whose models think overrides `written`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tokens.chat_template import ChatTemplate
+from tokens.conversation import Answer, Message, Prompt, arguments_of, text_of
+from tokens.errors import FolderError, Unrenderable
+from tokens.folder import Folder
+from tokens.hf_codec import HfCodec
+from tokens.pieces import Shield, Special, assemble
+from tokens.renderer import Renderer
+
+#: A conversation to see a template's habits on.
+PROBE: list[Message] = [{"role": "user", "content": "Why?"}]
+PROBE_ANSWER = "Because."
+#: A thought that a generation prompt opens, or opens and closes.
+THOUGHT = re.compile(r"<think>\s*(?:</think>\s*)?\Z")
+EMPTY_THOUGHT = re.compile(r"<think>\s*</think>\s*")
+
+
+class TemplateRenderer(Renderer):
+    """Renders with the tokenizer and the chat template of a model folder."""
+
+    #: The template's variable for `Prompt.thinking`; "" where there is no such choice.
+    thinking_variable = ""
+
+    def __init__(self, folder: Folder, family: str) -> None:
+        if folder.chat_template is None:
+            raise FolderError(
+                f"{folder.path} has no chat template: put chat_template.jinja there, from the "
+                "model's repository"
+            )
+        self.family = family
+        self.codec = HfCodec(folder.tokenizer)
+        self.template = ChatTemplate(folder.chat_template, _named_tokens(folder))
+        self.shield = Shield(self.codec.special)
+        self.end_id = self.codec.special[self._end_token(folder)]
+        self.end = Special(self.codec.decode([self.end_id]))
+
+    def prefix(self, prompt: Prompt) -> list[int]:
+        (messages, tools), mark = self.shield.shield((prompt.messages, prompt.tools))
+        text = self.text(Prompt(messages, tools, prompt.thinking, prompt.day))
+        if not mark:
+            return self.codec.encode_template(text)
+        return self._ids(self.shield.pieces(text, mark))
+
+    def completion(self, answer: Answer, thinking: bool = True) -> list[int]:
+        pieces = list(self.written(answer, thinking))
+        if answer.tool_calls:
+            pieces += self._called(answer, thinking)
+        if answer.ended:
+            pieces.append(self.end)
+        return self._ids(pieces)
+
+    def written(self, answer: Answer, thinking: bool) -> Iterator[str]:
+        """The pieces of an answer before its tool calls."""
+        if answer.reasoning:
+            raise Unrenderable(f"the answer has reasoning, and the family {self.family} has none")
+        yield answer.content or ""
+
+    def encode(self, text: str) -> list[int]:
+        return self.codec.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.codec.decode(ids)
+
+    def text(self, prompt: Prompt, generate: bool = True) -> str:
+        """The template over a conversation, special tokens spelt out.
+
+        Templates differ in what they take: arguments parsed or as text, no content as null or
+        as empty text. The first form that the template accepts counts.
+        """
+        variables: dict[str, Any] = {"add_generation_prompt": generate}
+        if self.thinking_variable:
+            variables[self.thinking_variable] = prompt.thinking
+        tools = list(prompt.tools) if prompt.tools else None
+        refusals = []
+        for messages in _forms(prompt.messages):
+            try:
+                return self.template.render(messages, tools, prompt.day, **variables)
+            except Unrenderable as error:
+                refusals.append(error)
+        raise refusals[0]
+
+    def _called(self, answer: Answer, thinking: bool) -> Iterator[str]:
+        """Tool calls as the template writes them behind the answer's content."""
+        calls, mark = self.shield.shield(list(answer.tool_calls))
+        content = PROBE_ANSWER if answer.content else None
+        message = {"role": "assistant", "content": content, "tool_calls": calls}
+        text = self.text(Prompt([*PROBE, message], thinking=thinking), generate=False)
+        text = text.rpartition(self.end)[0] or text
+        if content:
+            text = text.rpartition(content)[2]
+        else:
+            header = THOUGHT.sub("", self.text(Prompt(PROBE, thinking=thinking)))
+            text = EMPTY_THOUGHT.sub("", text.removeprefix(header), count=1)
+        if calls[0]["function"]["name"] not in text:
+            raise Unrenderable("the chat template leaves tool calls out")
+        return self.shield.pieces(text, mark)
+
+    def _ids(self, pieces: Iterable[str]) -> list[int]:
+        return assemble(pieces, self.codec.special, self.codec.encode)
+
+    def _end_token(self, folder: Folder) -> str:
+        """The first special token behind an answer; else the tokenizer's `eos_token`."""
+        answered = [*PROBE, {"role": "assistant", "content": PROBE_ANSWER}]
+        behind = self.text(Prompt(answered), generate=False).rpartition(PROBE_ANSWER)[2]
+        for piece in self.shield.pieces(behind):
+            if isinstance(piece, Special):
+                return piece
+        eos = self.template.special.get("eos_token", "")
+        if eos not in self.codec.special:
+            raise FolderError(
+                f"{folder.path}: neither the chat template nor eos_token in tokenizer_config.json "
+                "says which token ends an answer"
+            )
+        return eos
+
+
+def _named_tokens(folder: Folder) -> dict[str, str]:
+    """`bos_token` and its like, as templates use them."""
+    named = {}
+    for name, value in folder.tokenizer_config.items():
+        token = value.get("content") if isinstance(value, Mapping) else value
+        if name.endswith("_token") and isinstance(token, str):
+            named[name] = token
+    return named
+
+
+def _forms(messages: Sequence[Message]) -> Iterator[list[dict[str, Any]]]:
+    """The messages in the forms that templates are written for, the usual one first."""
+    for parsed in (True, False):
+        for empty in (None, ""):
+            yield [_form(message, parsed, empty) for message in messages]
+
+
+def _form(message: Message, parsed: bool, empty: str | None) -> dict[str, Any]:
+    content = message.get("content")
+    form = {**message, "content": empty if content is None else text_of(content, "\n")}
+    if message.get("tool_calls"):
+        form["tool_calls"] = [_call(call, parsed) for call in message["tool_calls"]]
+    return form
+
+
+def _call(call: Mapping[str, Any], parsed: bool) -> dict[str, Any]:
+    arguments = arguments_of(call) if parsed else call["function"].get("arguments")
+    return {**call, "function": {**call["function"], "arguments": arguments}}

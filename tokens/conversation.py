@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from tokens.errors import Unrenderable
+from tokens.errors import HalfCharacter, Unrenderable
 
 Message = Mapping[str, Any]
 Tool = Mapping[str, Any]
@@ -85,13 +85,13 @@ def utf8(text: str) -> str:
     """`text` itself.
 
     Raises:
-        Unrenderable: it holds half a surrogate pair, which UTF-8 and so no tokenizer can spell.
+        HalfCharacter: it holds half a surrogate pair, which no tokenizer can spell.
     """
     try:
         text.encode()
     except UnicodeEncodeError as error:
         half = f"U+{ord(text[error.start]):04X}"
-        raise Unrenderable(
+        raise HalfCharacter(
             f"half a surrogate pair ({half}) at character {error.start}: replace it, "
             "no tokenizer can spell it"
         ) from error

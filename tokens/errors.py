@@ -16,3 +16,7 @@ class FolderError(TokensError):
 
 class Unrenderable(TokensError):
     """A conversation or a text that the family cannot put into tokens."""
+
+
+class HalfCharacter(Unrenderable):
+    """Half a surrogate pair, which JSON can spell and UTF-8 cannot."""

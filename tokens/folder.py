@@ -58,10 +58,19 @@ class Folder:
     @cached_property
     def added_tokens(self) -> dict[str, int]:
         """Spelling and id of the tokens that are no plain text's."""
+        return {token["content"]: token["id"] for token in self._added}
+
+    @cached_property
+    def control_ids(self) -> frozenset[int]:
+        """The added tokens that engines leave out of an answer's text."""
+        return frozenset(token["id"] for token in self._added if token["special"])
+
+    @cached_property
+    def _added(self) -> list[dict[str, Any]]:
         if self.has("tokenizer.json"):
-            return {token["content"]: token["id"] for token in self.tokenizer["added_tokens"]}
+            return list(self.tokenizer["added_tokens"])
         decoder = self.tokenizer_config.get("added_tokens_decoder") or {}
-        return {token["content"]: int(number) for number, token in decoder.items()}
+        return [{**token, "id": int(number)} for number, token in decoder.items()]
 
     @cached_property
     def chat_template(self) -> str | None:

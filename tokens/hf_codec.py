@@ -24,6 +24,8 @@ class HfCodec:
     def __init__(self, definition: Mapping[str, Any]) -> None:
         added = definition["added_tokens"]
         self.special = {token["content"]: token["id"] for token in added if is_special(token)}
+        self._added = {token["content"] for token in added}
+        self._of_bytes = _decodes_bytes(definition.get("decoder"))
         self._template = _tokenizer(definition)
         ordinary = [token for token in added if not is_special(token)]
         normalizer = _without_unicode_forms(definition.get("normalizer"))
@@ -45,12 +47,42 @@ class HfCodec:
     def decode(self, ids: Sequence[int]) -> str:
         return self._template.decode(list(ids), skip_special_tokens=False)
 
+    def bytes_of(self, token_id: int) -> bytes | None:
+        """What a token spells, a special token its name; None for an id that is no token, and
+        for a vocabulary that is not of bytes."""
+        token = self._template.id_to_token(token_id)
+        if token is None:
+            return None
+        if token in self._added:
+            return token.encode()
+        if not self._of_bytes or not _BYTES.keys() >= set(token):
+            return None
+        return bytes(_BYTES[letter] for letter in token)
+
 
 def is_special(token: Mapping[str, Any]) -> bool:
     """Whether an added token is markup: `<think>` is, though it is not flagged `special`; a run
     of spaces that was added to a vocabulary is not."""
     name: str = token["content"]
     return bool(token["special"]) or (name.startswith("<") and name.endswith(">"))
+
+
+def _decodes_bytes(decoder: Any) -> bool:
+    """Whether a vocabulary spells bytes as letters, as GPT-2 began to."""
+    if not decoder:
+        return False
+    return decoder["type"] == "ByteLevel" or any(map(_decodes_bytes, decoder.get("decoders", ())))
+
+
+def _letters() -> dict[str, int]:
+    """GPT-2's letters for bytes: printable Latin-1 as itself, the rest from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in printable]
+    letters = {chr(byte): byte for byte in printable}
+    return letters | {chr(0x100 + at): byte for at, byte in enumerate(rest)}
+
+
+_BYTES = _letters()
 
 
 def _tokenizer(definition: Mapping[str, Any]) -> Tokenizer:

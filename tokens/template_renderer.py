@@ -17,11 +17,12 @@ from tokens.errors import FolderError, Unrenderable
 from tokens.folder import Folder
 from tokens.hf_codec import HfCodec
 from tokens.pieces import Shield, Special, assemble
-from tokens.renderer import Renderer
+from tokens.renderer import Markup, Renderer
 
 #: A conversation to see a template's habits on.
 PROBE: list[Message] = [{"role": "user", "content": "Why?"}]
 PROBE_ANSWER = "Because."
+THINK, THINK_END = "<think>", "</think>"
 #: A thought that a generation prompt opens, or opens and closes.
 THOUGHT = re.compile(r"<think>\s*(?:</think>\s*)?\Z")
 EMPTY_THOUGHT = re.compile(r"<think>\s*</think>\s*")
@@ -30,21 +31,23 @@ EMPTY_THOUGHT = re.compile(r"<think>\s*</think>\s*")
 class TemplateRenderer(Renderer):
     """Renders with the tokenizer and the chat template of a model folder."""
 
-    #: The template's variable for `Prompt.thinking`; "" where there is no such choice.
-    thinking_variable = ""
-
-    def __init__(self, folder: Folder, family: str) -> None:
+    def __init__(self, folder: Folder, family: str, thinking_variable: str = "") -> None:
+        """`thinking_variable`: the template's name for `Prompt.thinking`; "" for no choice."""
         if folder.chat_template is None:
             raise FolderError(
                 f"{folder.path} has no chat template: put chat_template.jinja there, from the "
                 "model's repository"
             )
         self.family = family
+        self.thinking_variable = thinking_variable
         self.codec = HfCodec(folder.tokenizer)
         self.template = ChatTemplate(folder.chat_template, _named_tokens(folder))
         self.shield = Shield(self.codec.special)
-        self.end_id = self.codec.special[self._end_token(folder)]
-        self.end = Special(self.codec.decode([self.end_id]))
+        self.size = self.codec.size
+        self.markup = _markup(self.codec.special)
+        self.control_ids = folder.control_ids
+        self.end = Special(self._end_token(folder))
+        self.end_id = self.codec.special[self.end]
 
     def prefix(self, prompt: Prompt) -> list[int]:
         (messages, tools), mark = self.shield.shield((prompt.messages, prompt.tools))
@@ -72,6 +75,9 @@ class TemplateRenderer(Renderer):
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.codec.decode(ids)
+
+    def bytes_of(self, token_id: int) -> bytes | None:
+        return self.codec.bytes_of(token_id)
 
     def text(self, prompt: Prompt, generate: bool = True) -> str:
         """The template over a conversation, special tokens spelt out.
@@ -126,6 +132,11 @@ class TemplateRenderer(Renderer):
         return eos
 
 
+def _markup(special: Mapping[str, int]) -> Markup:
+    think = tuple(token for token in (THINK, THINK_END) if token in special)
+    return Markup(think, tuple(token for token in special if "tool" in token))
+
+
 def _named_tokens(folder: Folder) -> dict[str, str]:
     """`bos_token` and its like, as templates use them."""
     named = {}
@@ -146,6 +157,8 @@ def _forms(messages: Sequence[Message]) -> Iterator[list[dict[str, Any]]]:
 def _form(message: Message, parsed: bool, empty: str | None) -> dict[str, Any]:
     content = message.get("content")
     form = {**message, "content": empty if content is None else text_of(content, "\n")}
+    if message.get("reasoning") and "reasoning_content" not in message:
+        form["reasoning_content"] = message["reasoning"]
     if message.get("tool_calls"):
         form["tool_calls"] = [_call(call, parsed) for call in message["tool_calls"]]
     return form

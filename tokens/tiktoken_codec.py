@@ -48,9 +48,12 @@ class TiktokenCodec:
     def decode(self, ids: Sequence[int]) -> str:
         return self._encoding.decode(ids)
 
-    def bytes_of(self, token_id: int) -> bytes:
-        """What a token spells; a special token spells its name."""
-        return self._encoding.decode_single_token_bytes(token_id)
+    def bytes_of(self, token_id: int) -> bytes | None:
+        """What a token spells, a special token its name; None for an id that is no token."""
+        try:
+            return self._encoding.decode_single_token_bytes(token_id)
+        except KeyError:
+            return None
 
 
 def cut(text: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ from tokens.errors import FolderError, Unrenderable
 from tokens.family import Family
 from tokens.folder import Folder
 from tokens.pieces import Special, assemble
-from tokens.renderer import Renderer
+from tokens.renderer import Markup, Renderer
 from tokens.tiktoken_codec import TiktokenCodec
 from tokens.typescript import declare
 
@@ -49,6 +49,8 @@ CALL, ARGUMENTS, CALL_END = (
 )
 NEEDED = (USER, ASSISTANT, SYSTEM, MIDDLE, END, THINK, THINK_END)
 CALL_TOKENS = (CALLS, CALLS_END, CALL, ARGUMENTS, CALL_END)
+#: How every tool token begins, the ones that a model misspells too.
+CALL_MARKUP = "<|tool_call"
 #: Ids from 163584 on are special, named or not.
 RESERVED = 256
 #: Texts up to here, role names above all, are encoded once.
@@ -59,10 +61,13 @@ class KimiRenderer(Renderer):
     """Renders Kimi-K2.5 conversations."""
 
     family = "kimi"
+    markup = Markup(think=(THINK, THINK_END), tools=(CALL_MARKUP,))
 
-    def __init__(self, codec: TiktokenCodec) -> None:
+    def __init__(self, codec: TiktokenCodec, control_ids: frozenset[int]) -> None:
         self.codec = codec
+        self.control_ids = control_ids
         self.end_id = codec.special[END]
+        self.size = codec.size
         self._short = lru_cache(1024)(codec.encode)
 
     def prefix(self, prompt: Prompt) -> list[int]:
@@ -89,6 +94,9 @@ class KimiRenderer(Renderer):
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.codec.decode(ids)
+
+    def bytes_of(self, token_id: int) -> bytes | None:
+        return self.codec.bytes_of(token_id)
 
     def _ids(self, pieces: Iterable[str]) -> list[int]:
         return assemble(pieces, self.codec.special, self._encode)
@@ -161,7 +169,8 @@ def _load(folder: Folder) -> KimiRenderer:
             f"{folder.path}: tokenizer_config.json names no {', '.join(missing)}: "
             "this is another chat format than Kimi-K2.5's"
         )
-    return KimiRenderer(TiktokenCodec(folder.path / DATA, PATTERN, _special(folder)))
+    codec = TiktokenCodec(folder.path / DATA, PATTERN, _special(folder))
+    return KimiRenderer(codec, folder.control_ids)
 
 
 def _special(folder: Folder) -> dict[str, int]:

@@ -21,10 +21,12 @@ from tokens.renderer import Markup, Renderer
 
 #: A conversation to see a template's habits on.
 PROBE: list[Message] = [{"role": "user", "content": "Why?"}]
-PROBE_ANSWER = "Because."
+#: Ends with a noncharacter, so that no tool call and no template has it too.
+PROBE_ANSWER = "Because.\ufdef"
 THINK, THINK_END = "<think>", "</think>"
 #: A thought that a generation prompt opens, or opens and closes.
 THOUGHT = re.compile(r"<think>\s*(?:</think>\s*)?\Z")
+ASKS_FOR_NONE = re.compile(r"content\W+is (?:not )?none")
 EMPTY_THOUGHT = re.compile(r"<think>\s*</think>\s*")
 
 
@@ -42,6 +44,7 @@ class TemplateRenderer(Renderer):
         self.thinking_variable = thinking_variable
         self.codec = HfCodec(folder.tokenizer)
         self.template = ChatTemplate(folder.chat_template, _named_tokens(folder))
+        self._asks_for_none = bool(ASKS_FOR_NONE.search(folder.chat_template))
         self.shield = Shield(self.codec.special)
         self.size = self.codec.size
         self.markup = _markup(self.codec.special)
@@ -82,15 +85,15 @@ class TemplateRenderer(Renderer):
     def text(self, prompt: Prompt, generate: bool = True) -> str:
         """The template over a conversation, special tokens spelt out.
 
-        Templates differ in what they take: arguments parsed or as text, no content as null or
-        as empty text. The first form that the template accepts counts.
+        Templates differ in what they take: arguments parsed or as text, and where there is no
+        content, empty text or null (those that ask). The first form that is accepted counts.
         """
         variables: dict[str, Any] = {"add_generation_prompt": generate}
         if self.thinking_variable:
             variables[self.thinking_variable] = prompt.thinking
         tools = list(prompt.tools) if prompt.tools else None
         refusals = []
-        for messages in _forms(prompt.messages):
+        for messages in self._forms(prompt.messages):
             try:
                 return self.template.render(messages, tools, prompt.day, **variables)
             except Unrenderable as error:
@@ -100,18 +103,26 @@ class TemplateRenderer(Renderer):
     def _called(self, answer: Answer, thinking: bool) -> Iterator[str]:
         """Tool calls as the template writes them behind the answer's content."""
         calls, mark = self.shield.shield(list(answer.tool_calls))
-        content = PROBE_ANSWER if answer.content else None
-        message = {"role": "assistant", "content": content, "tool_calls": calls}
+        for content in (PROBE_ANSWER, "") if answer.content else ("",):
+            text = self._behind(content, calls, thinking)
+            if calls[0]["function"]["name"] in text:
+                return self.shield.pieces(text, mark)
+        raise Unrenderable("the chat template leaves tool calls out")
+
+    def _behind(self, content: str, calls: Sequence[Mapping[str, Any]], thinking: bool) -> str:
+        """What the template writes between an answer's content and its end."""
+        message = {"role": "assistant", "content": content or None, "tool_calls": calls}
         text = self.text(Prompt([*PROBE, message], thinking=thinking), generate=False)
         text = text.rpartition(self.end)[0] or text
         if content:
-            text = text.rpartition(content)[2]
-        else:
-            header = THOUGHT.sub("", self.text(Prompt(PROBE, thinking=thinking)))
-            text = EMPTY_THOUGHT.sub("", text.removeprefix(header), count=1)
-        if calls[0]["function"]["name"] not in text:
-            raise Unrenderable("the chat template leaves tool calls out")
-        return self.shield.pieces(text, mark)
+            return text.partition(content)[2]
+        header = THOUGHT.sub("", self.text(Prompt(PROBE, thinking=thinking)))
+        return EMPTY_THOUGHT.sub("", text.removeprefix(header), count=1)
+
+    def _forms(self, messages: Sequence[Message]) -> Iterator[list[dict[str, Any]]]:
+        for empty in (None, "") if self._asks_for_none else ("",):
+            for parsed in (True, False):
+                yield [_form(message, parsed, empty) for message in messages]
 
     def _ids(self, pieces: Iterable[str]) -> list[int]:
         return assemble(pieces, self.codec.special, self.codec.encode)
@@ -145,13 +156,6 @@ def _named_tokens(folder: Folder) -> dict[str, str]:
         if name.endswith("_token") and isinstance(token, str):
             named[name] = token
     return named
-
-
-def _forms(messages: Sequence[Message]) -> Iterator[list[dict[str, Any]]]:
-    """The messages in the forms that templates are written for, the usual one first."""
-    for parsed in (True, False):
-        for empty in (None, ""):
-            yield [_form(message, parsed, empty) for message in messages]
 
 
 def _form(message: Message, parsed: bool, empty: str | None) -> dict[str, Any]:

@@ -13,7 +13,14 @@ from tokens.conversation import Answer, Prompt
 from tokens.errors import Unrenderable
 from tokens.folder import Folder
 from tokens.pieces import Special
-from tokens.template_renderer import PROBE, THINK, THINK_END, THOUGHT, TemplateRenderer
+from tokens.template_renderer import (
+    PROBE,
+    PROBE_ANSWER,
+    THINK,
+    THINK_END,
+    THOUGHT,
+    TemplateRenderer,
+)
 
 
 class ThinkingRenderer(TemplateRenderer):
@@ -22,12 +29,19 @@ class ThinkingRenderer(TemplateRenderer):
     def __init__(self, folder: Folder, family: str, thinking_variable: str) -> None:
         super().__init__(folder, family, thinking_variable)
         self._opening = {choice: self._opened(choice) for choice in (True, False)}
+        answered = [*PROBE, {"role": "assistant", "content": PROBE_ANSWER}]
+        #: Whether an answer without reasoning has a thought all the same, an empty one.
+        self._always_thinks = THINK in self.text(Prompt(answered), generate=False)
 
     def written(self, answer: Answer, thinking: bool) -> Iterator[str]:
         opening = self._opening[thinking]
-        if answer.reasoning and (THINK_END in opening or THINK_END not in self.codec.special):
-            raise Unrenderable("the answer has reasoning though its prompt leaves no place for it")
-        if answer.reasoning or opening.strip() == THINK:
+        if THINK_END in opening or THINK_END not in self.codec.special:
+            if answer.reasoning:
+                raise Unrenderable(
+                    "the answer has reasoning, and its prompt leaves no place for it"
+                )
+            yield answer.content or ""
+        elif answer.reasoning or opening or (thinking and self._always_thinks):
             yield from self._thought(answer, opening)
         else:
             yield answer.content or ""
@@ -37,11 +51,13 @@ class ThinkingRenderer(TemplateRenderer):
         gap = "" if opening == THINK else "\n"
         if not opening:
             yield Special(THINK)
-            reasoning = reasoning if reasoning.startswith(gap) else gap + reasoning
-        if not (answer.ended or content or answer.tool_calls):  # cut off within the thought
-            yield reasoning
-            return
-        yield reasoning if reasoning.endswith(gap) else reasoning + gap
+            if not reasoning.startswith(gap):
+                yield gap
+        yield reasoning
+        if not (answer.ended or content or answer.tool_calls):
+            return  # cut off within the thought
+        if not reasoning.endswith(gap):
+            yield gap
         yield Special(THINK_END)
         yield content if content.startswith(gap) else gap * 2 + content
 

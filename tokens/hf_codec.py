@@ -1,8 +1,9 @@
 """Text to ids and back with a Hugging Face `tokenizer.json`.
 
-Two views of one vocabulary: `template` reads special tokens, for what a chat template wrote;
-`plain` has none, for text of people and models. Invariant: `decode(encode(text)) == text`,
-so `plain` also goes without Unicode normalisation, which would change what a model wrote.
+Three views of one vocabulary. `template` reads special tokens, for what a chat template wrote.
+`people` reads none, for what people wrote into a prompt, and else does as the server does, down
+to Unicode normalisation. `plain` does without that too, since it would change what a model
+wrote. Invariant: `decode(encode(text)) == text`, or the text is refused.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from tokens.conversation import utf8
+from tokens.errors import Unrenderable
 
 UNICODE_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
@@ -27,9 +29,12 @@ class HfCodec:
         self._added = {token["content"] for token in added}
         self._of_bytes = _decodes_bytes(definition.get("decoder"))
         self._template = _tokenizer(definition)
+        self._missing = self._missing_bytes() if self._of_bytes else frozenset()
         ordinary = [token for token in added if not is_special(token)]
-        normalizer = _without_unicode_forms(definition.get("normalizer"))
-        self._plain = _tokenizer({**definition, "added_tokens": ordinary, "normalizer": normalizer})
+        people = {**definition, "added_tokens": ordinary}
+        plain = people | {"normalizer": _without_unicode_forms(definition.get("normalizer"))}
+        self._plain = _tokenizer(plain)
+        self._people = _tokenizer(people) if people != plain else self._plain
 
     @property
     def size(self) -> int:
@@ -37,8 +42,19 @@ class HfCodec:
         return max(self._template.get_vocab().values()) + 1
 
     def encode(self, text: str) -> list[int]:
-        """Ids of text that may spell special tokens, and means none."""
-        return self._plain.encode(utf8(text), add_special_tokens=False).ids
+        """Ids of a model's text that may spell special tokens, and means none.
+
+        Raises:
+            Unrenderable: a byte of the text is in no token, so it would be lost.
+        """
+        utf8(text)
+        if self._missing and (lost := set(text.encode()) & self._missing):
+            raise Unrenderable(f"the vocabulary has no token for the byte 0x{min(lost):02X}")
+        return self._plain.encode(text, add_special_tokens=False).ids
+
+    def encode_people(self, text: str) -> list[int]:
+        """Ids of a prompt's text that may spell special tokens, and means none."""
+        return self._people.encode(utf8(text), add_special_tokens=False).ids
 
     def encode_template(self, text: str) -> list[int]:
         """Ids of text in which special tokens are what they spell."""
@@ -58,6 +74,11 @@ class HfCodec:
         if not self._of_bytes or not _BYTES.keys() >= set(token):
             return None
         return bytes(_BYTES[letter] for letter in token)
+
+    def _missing_bytes(self) -> frozenset[int]:
+        """Bytes that no token spells alone: SmolLM2 has some, in characters that it never saw."""
+        letters = _BYTES.items()
+        return frozenset(n for letter, n in letters if self._template.token_to_id(letter) is None)
 
 
 def is_special(token: Mapping[str, Any]) -> bool:

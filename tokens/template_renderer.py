@@ -8,7 +8,7 @@ token that the template ends an answer with. A family whose models think overrid
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokens.chat_template import ChatTemplate
@@ -57,7 +57,8 @@ class TemplateRenderer(Renderer):
         text = self.text(Prompt(messages, tools, prompt.thinking, prompt.day))
         if not mark:
             return self.codec.encode_template(text)
-        return self._ids(self.shield.pieces(text, mark))
+        pieces = self.shield.pieces(text, mark)
+        return assemble(pieces, self.codec.special, self.codec.encode_people)
 
     def completion(self, answer: Answer, thinking: bool = True) -> list[int]:
         pieces = list(self.written(answer, thinking))
@@ -65,7 +66,7 @@ class TemplateRenderer(Renderer):
             pieces += self._called(answer, thinking)
         if answer.ended:
             pieces.append(self.end)
-        return self._ids(pieces)
+        return assemble(pieces, self.codec.special, self.codec.encode)
 
     def written(self, answer: Answer, thinking: bool) -> Iterator[str]:
         """The pieces of an answer before its tool calls."""
@@ -123,9 +124,6 @@ class TemplateRenderer(Renderer):
         for empty in (None, "") if self._asks_for_none else ("",):
             for parsed in (True, False):
                 yield [_form(message, parsed, empty) for message in messages]
-
-    def _ids(self, pieces: Iterable[str]) -> list[int]:
-        return assemble(pieces, self.codec.special, self.codec.encode)
 
     def _end_token(self, folder: Folder) -> str:
         """The first special token behind an answer; else the tokenizer's `eos_token`."""

@@ -13,10 +13,11 @@ files. Invariant: text never becomes a special token, whatever it spells.
 from tokens.conversation import Answer, Prompt
 from tokens.errors import FolderError, HalfCharacter, TokensError, Unrenderable
 from tokens.families import load, names
-from tokens.fidelity import Counts, Fidelity, Reason, Rules, Sample, verify
+from tokens.fidelity import verify
 from tokens.offsets import constant_offset
 from tokens.renderer import Renderer
 from tokens.response import read_body
+from tokens.sample import Counts, Fidelity, Reason, Rules, Sample
 
 __all__ = [
     "Answer",

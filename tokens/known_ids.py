@@ -26,9 +26,14 @@ def known_ids(renderer: Renderer, response: Response, rendered: Sequence[int]) -
     candidates = (response.completion_ids, _of_logprobs(renderer, response.logprobs))
     text = _bare(renderer, rendered)
     for ids in candidates:
-        if ids and max(ids) < renderer.size and _bare(renderer, ids) == text:
+        if ids and in_vocabulary(renderer, ids) and _bare(renderer, ids) == text:
             return _ended(ids, rendered, renderer.end_id)
     return None
+
+
+def in_vocabulary(renderer: Renderer, ids: Sequence[int]) -> bool:
+    """Whether every id is one of the family's."""
+    return max(ids) < renderer.size
 
 
 def _of_logprobs(renderer: Renderer, entries: Sequence[Mapping[str, Any]]) -> list[int] | None:

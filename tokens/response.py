@@ -110,7 +110,7 @@ def _text(value: Any) -> str | None:
 
 
 def _ids(value: Any) -> tuple[int, ...] | None:
-    if not isinstance(value, list) or not all(type(number) is int for number in value):
+    if not isinstance(value, list) or not all(type(n) is int and n >= 0 for n in value):
         return None
     return tuple(value) or None
 

@@ -21,6 +21,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokens.errors import FolderError, Unrenderable
 
 
+#: What a template's expressions raise on a conversation that it was not written for.
+FAILURES = (TypeError, LookupError, AttributeError, ValueError, ArithmeticError)
+
+
 class ChatTemplate:
     """A compiled template."""
 
@@ -57,7 +61,7 @@ class ChatTemplate:
             return self._template.render(
                 messages=messages, tools=tools, documents=None, **self.special, **variables
             )
-        except (jinja2.TemplateError, TypeError, KeyError, AttributeError, ValueError) as error:
+        except (jinja2.TemplateError, *FAILURES) as error:
             raise Unrenderable(f"the chat template refuses the conversation: {error}") from error
 
 

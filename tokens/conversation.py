@@ -22,7 +22,11 @@ ENDED = ("stop", "tool_calls")
 
 @dataclass(frozen=True)
 class Prompt:
-    """A conversation to complete, as it was sent."""
+    """A conversation to complete, as it was sent.
+
+    Raises:
+        Unrenderable: a message, a tool call or a tool is not in OpenAI's shape.
+    """
 
     messages: Sequence[Message]
     tools: Sequence[Tool] | None = None
@@ -30,6 +34,18 @@ class Prompt:
     thinking: bool = True
     #: The day of the request, for templates that state it; None leaves it to the template.
     day: date | None = None
+
+    def __post_init__(self) -> None:
+        for at, message in enumerate(self.messages, 1):
+            if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+                raise Unrenderable(f"message {at} is no object with a role")
+            if not all(map(is_call, message.get("tool_calls") or ())):
+                raise Unrenderable(f"message {at}: a tool call without a function's name")
+        for at, tool in enumerate(self.tools or (), 1):
+            if not isinstance(tool, Mapping) or not (
+                tool.get("type") != "function" or is_call(tool)
+            ):
+                raise Unrenderable(f"tool {at} is no object, or a function without a name")
 
 
 @dataclass(frozen=True)
@@ -68,6 +84,12 @@ def _part_text(part: Any) -> str:
         return text
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     raise Unrenderable(f"a content part of type {kind!r}: only text can be counted in tokens")
+
+
+def is_call(call: Any) -> bool:
+    """Whether a tool call names its function."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    return isinstance(function, Mapping) and isinstance(function.get("name"), str)
 
 
 def arguments_of(tool_call: Mapping[str, Any]) -> Any:

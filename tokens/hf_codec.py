@@ -45,12 +45,15 @@ class HfCodec:
         """Ids of a model's text that may spell special tokens, and means none.
 
         Raises:
-            Unrenderable: a byte of the text is in no token, so it would be lost.
+            Unrenderable: the vocabulary cannot spell the text, and would change it.
         """
         utf8(text)
         if self._missing and (lost := set(text.encode()) & self._missing):
             raise Unrenderable(f"the vocabulary has no token for the byte 0x{min(lost):02X}")
-        return self._plain.encode(text, add_special_tokens=False).ids
+        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        if not self._of_bytes and self.decode(ids) != text:
+            raise Unrenderable(f"the vocabulary spells {text[:40]!r} as {self.decode(ids)[:40]!r}")
+        return ids
 
     def encode_people(self, text: str) -> list[int]:
         """Ids of a prompt's text that may spell special tokens, and means none."""
@@ -107,7 +110,8 @@ _BYTES = _letters()
 
 
 def _tokenizer(definition: Mapping[str, Any]) -> Tokenizer:
-    return Tokenizer.from_str(json.dumps(definition))
+    whole = {**definition, "truncation": None, "padding": None}
+    return Tokenizer.from_str(json.dumps(whole))
 
 
 def _without_unicode_forms(normalizer: Any) -> Any:

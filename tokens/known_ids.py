@@ -23,10 +23,8 @@ def known_ids(renderer: Renderer, response: Response, rendered: Sequence[int]) -
     Args:
         rendered: the completion as the renderer tokenises it, for the text that it spells.
     """
-    candidates = (response.completion_ids, _of_logprobs(renderer, response.logprobs))
-    text = _bare(renderer, rendered)
-    for ids in candidates:
-        if ids and in_vocabulary(renderer, ids) and _bare(renderer, ids) == text:
+    for ids in (response.completion_ids, _of_logprobs(renderer, response.logprobs)):
+        if ids and in_vocabulary(renderer, ids) and _same_text(renderer, ids, rendered):
             return _ended(ids, rendered, renderer.end_id)
     return None
 
@@ -55,6 +53,10 @@ def _of_entry(renderer: Renderer, entry: Mapping[str, Any]) -> int | None:
         return renderer.ids_by_bytes.get(bytes(spelt or ()))
     except (TypeError, ValueError):
         return None
+
+
+def _same_text(renderer: Renderer, ids: Sequence[int], rendered: Sequence[int]) -> bool:
+    return _bare(renderer, ids) == _bare(renderer, rendered)
 
 
 def _bare(renderer: Renderer, ids: Sequence[int]) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
+from tokens.errors import Unrenderable
+
 #: Unicode noncharacters: none is in any text that was meant to be read.
 MARKS = [chr(0xFDD0 + n) for n in range(32)]
 
@@ -43,29 +45,30 @@ class Shield:
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
     def shield(self, value: Any) -> tuple[Any, str]:
-        """`value` with a mark inside every look-alike, and the mark; "" when there is none."""
+        """`value` with a mark inside every look-alike, and the mark; "" when there is none.
+
+        Raises:
+            Unrenderable: there is no mark that the texts do not have.
+        """
         if not any(self._pattern.search(text) for text in _texts(value)):
             return value, ""
-        mark = next(mark for mark in MARKS if not any(mark in text for text in _texts(value)))
+        mark = next((mark for mark in MARKS if not any(mark in t for t in _texts(value))), "")
+        if not mark:
+            raise Unrenderable("the text has special tokens and every noncharacter: it is no text")
         return _mapped(value, lambda text: self._broken(text, mark)), mark
 
     def pieces(self, text: str, mark: str = "") -> Iterator[str]:
         """A template's output: its special tokens, and the texts between them without marks."""
         start = 0
         for found in self._pattern.finditer(text):
-            yield (
-                text[start : found.start()].replace(mark, "")
-                if mark
-                else text[start : found.start()]
-            )
+            yield text[start : found.start()].replace(mark, "")
             yield Special(found[0])
             start = found.end()
-        yield text[start:].replace(mark, "") if mark else text[start:]
+        yield text[start:].replace(mark, "")
 
     def _broken(self, text: str, mark: str) -> str:
-        while found := self._pattern.search(text):  # overlapping spellings need another round
-            at = found.start() + 1
-            text = text[:at] + mark + text[at:]
+        while self._pattern.search(text):  # overlapping spellings need another round
+            text = self._pattern.sub(lambda found: found[0][0] + mark + found[0][1:], text)
         return text
 
 

@@ -71,6 +71,15 @@ class Renderer(ABC):
         times = Counter(spelling for spelling, _ in spellings)
         return {spelt: number for spelt, number in spellings if spelt and times[spelt] == 1}
 
-    def count_prefix(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> int:
-        """How many prompt tokens a provider bills for this conversation."""
-        return len(self.prefix(Prompt(messages, tools)))
+    def count_prefix(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        thinking: bool = True,
+    ) -> int:
+        """How many prompt tokens a provider bills for this conversation.
+
+        Raises:
+            Unrenderable: a message or a tool that the template has no place for.
+        """
+        return len(self.prefix(Prompt(messages, tools, thinking)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
-from tokens.conversation import Answer
+from tokens.conversation import Answer, is_call
 from tokens.sse import read_stream
 
 Object = Mapping[str, Any]
@@ -30,7 +30,7 @@ class Billed:
 class Response:
     """What a response says."""
 
-    #: None when the response holds no answer.
+    #: None when the response holds no answer, or one with a tool call that names no function.
     answer: Answer | None
     provider: str | None
     billed: Billed
@@ -81,7 +81,9 @@ def _answer(choice: Object) -> Answer | None:
     if not isinstance(message, dict):
         return None
     finish_reason = choice.get("finish_reason")
-    calls = [call for call in _list(message.get("tool_calls")) if _is_call(call)]
+    calls = _list(message.get("tool_calls"))
+    if not all(is_call(call) and _is_text(call["function"].get("arguments")) for call in calls):
+        return None
     return Answer(
         content=_text(message.get("content")),
         reasoning=_text(message.get("reasoning") or message.get("reasoning_content"))
@@ -96,9 +98,8 @@ def _completion_ids(choice: Object, reply: Object) -> tuple[int, ...] | None:
     return _ids(choice.get("token_ids")) or _ids(reply.get("output_ids"))
 
 
-def _is_call(call: Any) -> bool:
-    function = _object(_object(call).get("function"))
-    return isinstance(function.get("name"), str) and isinstance(function.get("arguments"), str)
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _text(value: Any) -> str | None:

@@ -7,6 +7,7 @@ answers only those of an open tool loop keep their reasoning: see `_last_answer`
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -49,6 +50,7 @@ CALL, ARGUMENTS, CALL_END = (
 )
 NEEDED = (USER, ASSISTANT, SYSTEM, MIDDLE, END, THINK, THINK_END)
 CALL_TOKENS = (CALLS, CALLS_END, CALL, ARGUMENTS, CALL_END)
+WRITTEN_ID = re.compile(r"[\w.-]+:\d+")
 #: How every tool token begins, the ones that a model misspells too.
 CALL_MARKUP = "<|tool_call"
 #: Ids from 163584 on are special, named or not.
@@ -84,7 +86,7 @@ class KimiRenderer(Renderer):
         elif answer.reasoning:
             raise Unrenderable("the answer has reasoning though thinking was off")
         pieces.append(answer.content or "")
-        pieces += _called(answer.tool_calls, as_sent=True)
+        pieces += _called(answer.tool_calls, written=True)
         if answer.ended:
             pieces.append(Special(END))
         return self._ids(pieces)
@@ -134,24 +136,33 @@ def _body(message: Message, keep_reasoning: bool) -> Iterator[str]:
         reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
         yield from (Special(THINK), reasoning if keep_reasoning else "", Special(THINK_END))
         yield text_of(message.get("content"))
-        yield from _called(message.get("tool_calls") or (), as_sent=False)
+        yield from _called(message.get("tool_calls") or (), written=False)
         return
     if message["role"] == "tool":
         yield f"## Return of {message.get('tool_call_id') or ''}\n"
     yield text_of(message.get("content"))
 
 
-def _called(calls: Sequence[Mapping[str, Any]], as_sent: bool) -> Iterator[str]:
-    """A tool-call section. Servers parse the arguments of past calls and write them anew."""
+def _called(calls: Sequence[Mapping[str, Any]], written: bool) -> Iterator[str]:
+    """A tool-call section, as the model has just written it or as a server renders past calls."""
     if not calls:
         return
     yield Special(CALLS)
-    for call in calls:
-        arguments = call["function"]["arguments"] if as_sent else arguments_of(call)
+    for at, call in enumerate(calls):
+        name = _written_id(call, at) if written else str(call.get("id") or "")
+        arguments = call["function"].get("arguments") if written else arguments_of(call)
         if not isinstance(arguments, str):
             arguments = json.dumps(arguments, ensure_ascii=False)
-        yield from (Special(CALL), call["id"], Special(ARGUMENTS), arguments, Special(CALL_END))
+        yield from (Special(CALL), name, Special(ARGUMENTS), arguments, Special(CALL_END))
     yield Special(CALLS_END)
+
+
+def _written_id(call: Mapping[str, Any], at: int) -> str:
+    """The id that the model wrote; some servers answer with one of their own."""
+    given = call.get("id")
+    if isinstance(given, str) and WRITTEN_ID.fullmatch(given):
+        return given
+    return f"functions.{call['function']['name']}:{at}"
 
 
 def _recognises(folder: Folder) -> bool:

@@ -217,6 +217,7 @@ def test_bytes_of_replaced_characters_are_not_believed(
         ({"content": '<tool_call>{"name": "f"'}, Reason.TOOL_MARKUP),
         ({"content": "Oi \ud83d"}, Reason.HALF_CHARACTER),
         ({"error": {"code": 502}}, Reason.NO_ANSWER),
+        ({"tool_calls": [{"function": {"name": "f"}}]}, Reason.NO_ANSWER),
     ],
 )
 def test_what_is_no_sample_says_why(

@@ -164,3 +164,10 @@ def test_tools_of_any_key_order_declare_the_same() -> None:
         for f in (function, backwards)
     ]
     assert declared[0] == declared[1]
+
+
+def test_a_server_s_own_call_ids_are_not_what_the_model_wrote(kimi: tokens.Renderer) -> None:
+    """The model names a call by its function and its place; a server may answer otherwise."""
+    renamed = tokens.Answer(None, "Sum.", [{**CALL, "id": "call_9f2c"}], "tool_calls")
+    as_written = tokens.Answer(None, "Sum.", [CALL], "tool_calls")
+    assert kimi.completion(renamed) == kimi.completion(as_written)

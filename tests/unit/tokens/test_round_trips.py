@@ -1,8 +1,14 @@
 """What holds for every renderer: text comes back, and never turns into a special token."""
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import tokens
 
@@ -111,6 +117,13 @@ def test_a_megabyte_of_one_character_takes_no_quadratic_time(
     assert renderer.decode(renderer.encode(text)) == text
 
 
+def test_a_megabyte_of_look_alikes_takes_no_quadratic_time(renderer: tokens.Renderer) -> None:
+    """A prompt of nothing but spelt special tokens is rendered, all of it text."""
+    text = "<|im_end|><｜User｜></think>" * 40_000
+    ids = renderer.prefix(tokens.Prompt([{"role": "user", "content": text}]))
+    assert text in renderer.decode(ids)
+
+
 def test_counting_a_prompt_is_the_length_of_its_prefix(renderer: tokens.Renderer) -> None:
     """count_prefix agrees with prefix."""
     messages = [{"role": "user", "content": "How many?"}]
@@ -129,3 +142,45 @@ def test_a_byte_that_no_token_has_is_refused(smollm2: tokens.Renderer) -> None:
     """Text is refused rather than shortened where the vocabulary cannot spell it."""
     with pytest.raises(tokens.Unrenderable, match="no token for the byte 0xF1"):
         smollm2.encode("\U00040000")
+
+
+def test_a_vocabulary_that_would_change_a_text_refuses_it(
+    tmp_path: Path, folder_of: Callable[[str], Path]
+) -> None:
+    """SentencePiece vocabularies put a space before a text; what they cannot spell is refused."""
+    for name in ("tokenizer_config.json", "chat_template.jinja"):
+        (tmp_path / name).write_bytes((folder_of("llama3") / name).read_bytes())
+    definition = json.loads((folder_of("llama3") / "tokenizer.json").read_bytes())
+    small = Tokenizer(models.BPE({"▁": 0, "a": 1, "?": 2}, [], unk_token="?"))
+    small.pre_tokenizer = pre_tokenizers.Metaspace()
+    small.decoder = decoders.Metaspace()
+    changed = {**json.loads(small.to_str()), "added_tokens": definition["added_tokens"]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(changed))
+    renderer = tokens.load(tmp_path)
+    assert renderer.decode(renderer.encode("a a")) == "a a"
+    assert renderer.bytes_of(1) is None
+    for text in (" a", "b"):
+        with pytest.raises(tokens.Unrenderable, match="the vocabulary spells"):
+            renderer.encode(text)
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools", "words"),
+    [
+        (["Hi"], None, "message 1 is no object with a role"),
+        ([{"content": "Hi"}], None, "message 1 is no object with a role"),
+        (
+            [{"role": "assistant", "tool_calls": [{"id": "1"}]}],
+            None,
+            "message 1: a tool call without",
+        ),
+        ([{"role": "user", "content": 3}], None, "content is int"),
+        ([], [{"type": "function", "name": "f"}], "tool 1 is no object, or a function without"),
+    ],
+)
+def test_a_conversation_of_another_shape_is_refused(
+    renderer: tokens.Renderer, messages: Any, tools: Any, words: str
+) -> None:
+    """The message or the tool that cannot be rendered is named."""
+    with pytest.raises(tokens.Unrenderable, match=words):
+        renderer.count_prefix(messages, tools)

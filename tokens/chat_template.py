@@ -20,7 +20,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tokens.errors import FolderError, Unrenderable
 
-
 #: What a template's expressions raise on a conversation that it was not written for.
 FAILURES = (TypeError, LookupError, AttributeError, ValueError, ArithmeticError)
 

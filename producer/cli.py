@@ -19,11 +19,14 @@ from fleet.log import setup
 from fleet.run_config import DEFAULT_BASE_URL, Providers, RunConfig
 from fleet.settings import Settings
 from producer.account import Account
+from producer.answer_sizes import read_measured
 from producer.console import Exit, err, out
+from producer.cost_plan import make_plan
+from producer.cost_report import plan_record, show_cost_plan
 from producer.demo import run_demo
 from producer.execute import Order, feed_run, reach_ledger, run_here
 from producer.forecast import forecast
-from producer.opening import Opened, prepare, write_manifest
+from producer.opening import Opened, only_looking, prepare, write_manifest
 from producer.outcome import conclude
 from producer.pauses import BY_USER
 from producer.pilot import show_pilot
@@ -95,6 +98,35 @@ def providers(
     show_providers(model, verdicts, needs, as_json)
     if not any(verdict.kept for verdict in verdicts):
         raise typer.Exit(Exit.REFUSED)
+
+
+@cli.command()
+def plan(
+    path: RunFile,
+    from_run: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN.toml", help="Sizes and prices as that run's answers had them."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a run will cost, and which budgets fit its cap and the balance. Buys nothing.
+
+    Exit status 1 when the money is not enough.
+    """
+    config, settings = run_config.load(path), _settings()
+    account = Account(settings.base_url or config.run.base_url, settings.api_key)
+    measured = read_measured(run_config.load(from_run)) if from_run else None
+    if measured and not measured.overall:
+        raise ConfigError(f"{from_run}: no answers on disk; `producer pilot` buys some")
+    balance = account.balance().remaining_usd if settings.api_key else None
+    with only_looking(config) as directory:
+        opened = prepare(config, account, directory, limit=0, strict=False)
+        found = make_plan(config, opened, directory, balance, measured)
+    if as_json:
+        print(json.dumps(plan_record(found), indent=2))
+    else:
+        show_cost_plan(found)
+    raise typer.Exit(Exit.OK if found.fits else Exit.SOME_FAILED)
 
 
 @cli.command()

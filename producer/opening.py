@@ -9,8 +9,9 @@ import hashlib
 import json
 import os
 import platform
+import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -83,6 +84,18 @@ def prepare(
     verdicts = judge(listing, needs)
     kept(verdicts)
     return Opened(summaries, rows, verdicts, needs, _run_id(directory))
+
+
+@contextlib.contextmanager
+def only_looking(config: RunConfig) -> Iterator[Path]:
+    """A directory to `prepare` in that leaves nothing behind, with what is frozen already."""
+    frozen = config.directory / "prompts"
+    with tempfile.TemporaryDirectory(prefix="eagle-fleet-") as scratch:
+        prompts = Path(scratch) / "prompts"
+        prompts.mkdir()
+        for path in frozen.glob("*.parquet"):
+            (prompts / path.name).symlink_to(path.resolve())
+        yield Path(scratch)
 
 
 def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened, *, evenly: bool = False) -> None:

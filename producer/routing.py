@@ -28,10 +28,7 @@ def routes(
     """
     if config.providers.routing == "openrouter" and not evenly:
         return [_any(config, endpoints)]
-    ranked = sorted(endpoints, key=lambda e: _rank(config, e))
-    weights = [1.0 if evenly else _weight(e) for e in ranked]
-    shares = weights if evenly or not is_ranked(config) else _ranked_shares(config, len(ranked))
-    total, start = sum(shares), min(START_IN_FLIGHT, config.run.concurrency)
+    start = min(START_IN_FLIGHT, config.run.concurrency)
     return [
         Route(
             tag=endpoint.tag,
@@ -39,11 +36,23 @@ def routes(
             prompt_nusd=endpoint.prompt_usd * NANO,
             completion_nusd=endpoint.completion_usd * NANO,
             request_nusd=endpoint.request_usd * NANO,
-            weight=weight,
-            start=max(LEAST_START, round(start * share / total)),
+            weight=1.0 if evenly else _weight(endpoint),
+            start=max(LEAST_START, round(start * share)),
         )
-        for endpoint, weight, share in zip(ranked, weights, shares, strict=True)
+        for endpoint, share in shares(config, endpoints, evenly=evenly)
     ]
+
+
+def shares(
+    config: RunConfig, endpoints: Sequence[Endpoint], *, evenly: bool = False
+) -> list[tuple[Endpoint, float]]:
+    """Each endpoint's expected part of the requests while none refuses, the first choice first."""
+    ranked = sorted(endpoints, key=lambda e: _rank(config, e))
+    if is_ranked(config) and not evenly:
+        parts = _ranked_shares(config, len(ranked))
+    else:
+        parts = [1.0 if evenly else _weight(endpoint) for endpoint in ranked]
+    return [(e, part / sum(parts)) for e, part in zip(ranked, parts, strict=True)]
 
 
 def is_ranked(config: RunConfig) -> bool:
@@ -94,5 +103,7 @@ def _weight(endpoint: Endpoint) -> float:
 
 
 def _ranked_shares(config: RunConfig, count: int) -> list[float]:
-    share = config.providers.share_for_others if count > 1 else 0.0
+    if count == 1:
+        return [1.0]
+    share = config.providers.share_for_others
     return [1 - share] + [share / (count - 1)] * (count - 1)

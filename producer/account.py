@@ -91,9 +91,10 @@ class Account:
         if response.status_code == 404:
             raise NotFound(f"{url}: not found; check run.model and run.base_url")
         try:
-            data = response.json().get("data")
+            body = response.json()
         except ValueError:
-            data = None
+            body = None
+        data = body.get("data") if isinstance(body, dict) else None
         if response.status_code != 200 or not isinstance(data, dict):
             raise AccountError(f"{url} answers HTTP {response.status_code}; try again later")
         return data

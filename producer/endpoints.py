@@ -5,9 +5,12 @@ or of another type: what cannot be read is None, and the policy says what it mak
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+#: Stands for an override that cannot be read: no price that it may raise is fixed.
+UNREADABLE = {"prompt": None, "completion": None, "request": None}
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Endpoint:
     #: Medians of the last 30 minutes; only told with a key.
     tokens_per_s: float | None = None
     first_token_s: float | None = None
+    #: Fields that the policy reads and that have another type here, each with its value.
+    odd: tuple[str, ...] = ()
 
     @property
     def prompt_usd(self) -> float:
@@ -60,19 +65,24 @@ class Endpoint:
 def read_listing(data: Mapping[str, Any]) -> list[Endpoint]:
     """The endpoints of a listing's `data`; what is no object is passed over."""
     listed = data.get("endpoints")
-    return [_endpoint(raw) for raw in listed if isinstance(raw, dict)] if listed else []
+    return [_endpoint(raw) for raw in _list(listed) if isinstance(raw, dict)]
 
 
 def _endpoint(raw: dict[str, Any]) -> Endpoint:
     pricing = raw.get("pricing")
     pricing = pricing if isinstance(pricing, dict) else {}
     parameters = raw.get("supported_parameters")
+    completion = _highest(pricing, "completion")
+    reasoning = _highest(pricing, "internal_reasoning") if _prices_reasoning(pricing) else 0.0
     return Endpoint(
         tag=_text(raw.get("tag")),
         provider_name=_text(raw.get("provider_name")),
         quantization=_text(raw.get("quantization")) or "unknown",
         prompt_price=_highest(pricing, "prompt"),
-        completion_price=_highest(pricing, "completion"),
+        # Where reasoning has a price of its own, any token of an answer may be one.
+        completion_price=None
+        if completion is None or reasoning is None
+        else max(completion, reasoning),
         request_usd=_highest(pricing, "request") or 0.0,
         context_length=_whole(raw.get("context_length")),
         max_completion_tokens=_whole(raw.get("max_completion_tokens")),
@@ -81,7 +91,20 @@ def _endpoint(raw: dict[str, Any]) -> Endpoint:
         uptime=_number(raw.get("uptime_last_30m")),
         tokens_per_s=_median(raw.get("throughput_last_30m")),
         first_token_s=_median(raw.get("latency_last_30m"), 1000),
+        odd=tuple(_odd(raw)),
     )
+
+
+def _odd(raw: Mapping[str, Any]) -> Iterator[str]:
+    """What is there and cannot be read. Prices are not among it: they are None, not fixed."""
+    for name, fits in FIELDS.items():
+        value = raw.get(name)
+        if value is not None and not fits(value):
+            yield f"{name} = {str(value)[:40]!r}"
+
+
+def _prices_reasoning(pricing: Mapping[str, Any]) -> bool:
+    return any(part.get("internal_reasoning") is not None for part in _with_overrides(pricing))
 
 
 def _highest(pricing: Mapping[str, Any], name: str) -> float | None:
@@ -96,10 +119,40 @@ def _highest(pricing: Mapping[str, Any], name: str) -> float | None:
 def _with_overrides(pricing: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield pricing
     overrides = pricing.get("overrides")
-    for part in overrides if isinstance(overrides, list) else []:
-        if isinstance(part, dict):
-            nested = part.get("pricing")
-            yield nested if isinstance(nested, dict) else part
+    if overrides is not None and not _is_list(overrides):
+        yield UNREADABLE
+    for part in _list(overrides):
+        nested = part.get("pricing") if isinstance(part, dict) else UNREADABLE
+        yield nested if isinstance(nested, dict) else part
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return _number(value) is not None
+
+
+#: What the policy reads, and the type that it has.
+FIELDS: dict[str, Callable[[Any], bool]] = {
+    "tag": _is_text,
+    "provider_name": _is_text,
+    "quantization": _is_text,
+    "context_length": _is_number,
+    "max_completion_tokens": _is_number,
+    "supported_parameters": _is_list,
+    "status": _is_number,
+    "uptime_last_30m": _is_number,
+}
 
 
 def _text(value: Any) -> str:

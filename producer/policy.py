@@ -150,6 +150,10 @@ def _reasons(endpoint: Endpoint, needs: Needs) -> Iterator[str]:
     names = {endpoint.tag, endpoint.tag.partition("/")[0]}
     if not endpoint.tag:
         yield "tag: the listing gives none, so it cannot be pinned"
+    if not endpoint.provider_name:
+        yield "provider: the listing gives no name, so its answers cannot be told"
+    if endpoint.odd:
+        yield f"listing: cannot be read: {', '.join(endpoint.odd)}"
     if needs.only and not names & set(needs.only):
         yield "only: not named"
     if ignored := names & set(needs.ignore):

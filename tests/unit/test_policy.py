@@ -102,6 +102,17 @@ def reasons(providers: Providers, model: str = KIMI, **fields: Any) -> tuple[str
             {"tag": None},
             "tag: the listing gives none, so it cannot be pinned",
         ),
+        (
+            Providers(),
+            {"provider_name": None},
+            "provider: the listing gives no name, so its answers cannot be told",
+        ),
+        (Providers(), {"status": "down"}, "listing: cannot be read: status = 'down'"),
+        (
+            Providers(),
+            {"supported_parameters": 7},
+            "listing: cannot be read: supported_parameters = '7'",
+        ),
     ],
 )
 def test_each_rule_removes_what_it_should_and_says_so(
@@ -167,6 +178,21 @@ def test_a_price_that_may_rise_is_reserved_at_its_highest() -> None:
     assert (found.prompt_price, found.completion_price) == (3e-6, 9e-6)
 
 
+@pytest.mark.parametrize("overrides", ["soon", [7], {"prompt": "0.1"}])
+def test_an_override_that_cannot_be_read_leaves_no_fixed_price(overrides: Any) -> None:
+    """What it raises a price to is not known, so no reservation could hold it."""
+    found = endpoint(pricing={"prompt": "0.1", "completion": "0.1", "overrides": overrides})
+    assert (found.prompt_price, found.completion_price) == (None, None)
+
+
+def test_reasoning_with_a_higher_price_is_reserved_for_every_token() -> None:
+    """Any token of an answer may be one of its reasoning."""
+    pricing = {"prompt": "0.000001", "completion": "0.000002", "internal_reasoning": "0.000009"}
+    assert endpoint(pricing=pricing).completion_price == 9e-6
+    for none in ("0", None):
+        assert endpoint(pricing=pricing | {"internal_reasoning": none}).completion_price == 2e-6
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
@@ -183,8 +209,9 @@ def test_whatever_a_listing_says_there_is_a_verdict(fields: dict[str, Any]) -> N
 
 
 def test_a_listing_without_endpoints_has_none() -> None:
-    """Null and missing alike."""
+    """Null, missing, and what is no list."""
     assert read_listing({}) == read_listing({"endpoints": None}) == []
+    assert read_listing({"endpoints": 5}) == read_listing({"endpoints": True}) == []
 
 
 # What a run needs

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from rich.box import SIMPLE
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from producer.console import err, out
 from producer.endpoints import Endpoint
@@ -24,38 +26,41 @@ def show_providers(model: str, verdicts: Sequence[Verdict], needs: Needs, as_jso
     out.print(endpoint_table(verdicts))
 
 
-def endpoint_table(verdicts: Sequence[Verdict]) -> Table:
-    """Prices in US dollars per million tokens; sizes in tokens."""
-    shown = Table(box=SIMPLE, pad_edge=False)
-    shown.add_column("endpoint", no_wrap=True)
-    shown.add_column("provider", no_wrap=True)
+def endpoint_table(verdicts: Sequence[Verdict]) -> Group:
+    """Fits 80 columns: the numbers, then each provider's name and verdict.
+
+    Prices in US dollars per million tokens; sizes in tokens.
+    """
+    shown = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    shown.add_column("")
+    shown.add_column("endpoint", overflow="fold")
     shown.add_column("weights", no_wrap=True)
     for column in ("in", "out", "context", "longest", "status", "uptime", "tok/s"):
-        shown.add_column(column, justify="right", no_wrap=True)
-    shown.add_column("")
+        shown.add_column(column, justify="right", no_wrap=True, min_width=len(column))
     for verdict in verdicts:
-        style = None if verdict.kept else "dim"
-        shown.add_row(*_cells(verdict.endpoint), _said(verdict), style=style)
-    return shown
+        mark, style = ("✓", None) if verdict.kept else ("✗", "dim")
+        shown.add_row(mark, *_cells(verdict.endpoint), style=style)
+    return Group(shown, *(_said(verdict) for verdict in verdicts))
+
+
+def _said(verdict: Verdict) -> Text:
+    said = "kept" if verdict.kept else "; ".join(verdict.reasons)
+    endpoint = verdict.endpoint
+    return Text(f" {endpoint.tag or '?'} ({endpoint.provider_name or '?'}): {said}")
 
 
 def _cells(endpoint: Endpoint) -> list[str]:
     return [
         endpoint.tag or "?",
-        endpoint.provider_name,
         endpoint.quantization,
         _price(endpoint.prompt_price),
         _price(endpoint.completion_price),
         _thousands(endpoint.context_length),
         _thousands(endpoint.max_completion_tokens),
         str(endpoint.status),
-        "–" if endpoint.uptime is None else f"{endpoint.uptime:.1f} %",
+        "–" if endpoint.uptime is None else f"{endpoint.uptime:.1f}%",
         "–" if endpoint.tokens_per_s is None else f"{endpoint.tokens_per_s:.0f}",
     ]
-
-
-def _said(verdict: Verdict) -> str:
-    return "kept" if verdict.kept else "; ".join(verdict.reasons)
 
 
 def _price(usd: float | None) -> str:

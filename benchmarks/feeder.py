@@ -7,6 +7,7 @@ is emptied, untimed.
 
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks import workload
@@ -14,14 +15,15 @@ from fleet import broker, run_config
 from fleet.app import QUEUE, TASK, make_app
 from fleet.ledger import Ledger
 from fleet.run_config import RunConfig
-from producer.account import Endpoint
+from producer.endpoints import Endpoint
 from producer.feeder import Feeder
 from producer.freeze import freeze
 from producer.opening import Opened, open_ledger
+from producer.policy import judge, needs_of
 
 #: As for a run with 2,000 in flight: 4,000 prompts a round.
 IN_FLIGHT = 2000
-ENDPOINT = Endpoint("chutes/int4", "Chutes", "int4", 0.44e-6, 2e-6, None)
+ENDPOINT = Endpoint("chutes/int4", "Chutes", "int4", 0.44e-6, 2e-6)
 
 
 def measure(prompts: int) -> dict[str, float]:
@@ -52,7 +54,9 @@ def open_run(config: RunConfig, ledger: Ledger) -> Opened:
         config.sampling,
         seen=set(),
     )
-    opened = Opened([summary], {summary.dataset: summary.prompts}, [ENDPOINT], "bench")
+    needs = needs_of(config, tools=False)
+    rows = {summary.dataset: summary.prompts}
+    opened = Opened([summary], rows, judge([ENDPOINT], needs), datetime.now(UTC), needs, "bench")
     open_ledger(config, ledger, opened)
     return opened
 

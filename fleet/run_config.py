@@ -54,6 +54,12 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Any other field of the request body, sent as it is.
     extra: dict[str, Any] = {}
 
+    @property
+    def thinking(self) -> bool:
+        """Whether the target is to think before it answers, where it has the choice."""
+        asked = self.reasoning or {}
+        return asked.get("enabled") is not False and asked.get("effort") != "none"
+
     def identity(self) -> dict[str, Any]:
         """The part that shapes the answer, and with it the `prompt_id`.
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from fleet.run_config import RunConfig
+from fleet.schemas import COMPLETIONS
 from producer.costing import Price
-from producer.pilot import read_answers
 
+COLUMNS = "endpoint prompt_tokens completion_tokens cost_usd finish_reason latency_s".split()
 #: Tokens of an answer, reasoning included, while nothing was measured. Smaller answers need more
 #: requests, and with them more input: on the low side of what thinking models write.
 ASSUMED_ANSWER_TOKENS = 1_000
@@ -40,6 +42,16 @@ class Measured:
 
     overall: Sizes | None = None
     datasets: Mapping[str, Sizes] = field(default_factory=dict)
+
+
+def read_answers(config: RunConfig) -> pa.Table:
+    """The answers on disk, without their texts."""
+    fields = [COMPLETIONS.field(name) for name in COLUMNS] + [pa.field("dataset", pa.string())]
+    schema = pa.schema(fields)
+    files = sorted((config.directory / "completions").glob("*/part-*.parquet"))
+    if not files:
+        return schema.empty_table()
+    return ds.dataset(files, schema=schema, partitioning="hive", format="parquet").to_table()
 
 
 def read_measured(config: RunConfig) -> Measured:

@@ -204,7 +204,10 @@ def pilot(
             whole = feed_run(order, url, ledger)
     else:
         whole = run_here(order, settings, workers) is not Exit.INTERRUPTED
-    show_pilot(config)
+    with reach_ledger(config, settings, must_exist=True) as (_, ledger):
+        show_pilot(config, ledger.snapshot())
+    balance = account.balance().remaining_usd
+    show_cost_plan(make_plan(config, opened, config.directory, balance, read_measured(config)))
     raise typer.Exit(Exit.OK if whole else Exit.INTERRUPTED)
 
 

@@ -48,6 +48,8 @@ class Opened:
     rows: dict[str, int]
     #: Every endpoint that the model has, and what keeps it from being asked.
     verdicts: list[Verdict]
+    #: When they were read, UTC.
+    listed_at: datetime
     needs: Needs
     #: Made once, kept in the directory: tells runs of the same name apart.
     run_id: str
@@ -63,7 +65,7 @@ def prepare(
 ) -> Opened:
     """Freeze the prompts into `directory` and read the endpoints. Buys nothing."""
     directory.mkdir(parents=True, exist_ok=True)
-    listing = account.endpoints(config.run.model)
+    listing, listed_at = account.endpoints(config.run.model), datetime.now(UTC)
     kept(judge(listing, needs_of(config, tools=False)))  # before what may take long
     seen: set[bytes] = set()
     summaries = [
@@ -83,7 +85,7 @@ def prepare(
     needs = needs_of(config, tools=tools)
     verdicts = judge(listing, needs)
     kept(verdicts)
-    return Opened(summaries, rows, verdicts, needs, _run_id(directory))
+    return Opened(summaries, rows, verdicts, listed_at, needs, _run_id(directory))
 
 
 @contextlib.contextmanager
@@ -226,6 +228,7 @@ def write_manifest(config: RunConfig, opened: Opened) -> Path:
                 **{name: version(name) for name in ("eagle-fleet", "celery", "redis", "pyarrow")},
             },
             "run_file_sha256": hashlib.sha256(config.path.read_bytes()).hexdigest(),
+            "endpoints_read_at": opened.listed_at.isoformat(timespec="seconds"),
             "endpoints": [verdict.record() for verdict in opened.verdicts],
             "prompts": msgspec.to_builtins(opened.summaries),
         }

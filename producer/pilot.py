@@ -1,38 +1,69 @@
-"""What a pilot measured: each endpoint and each dataset, from the answers on disk."""
+"""What a pilot measured, of each endpoint and each dataset: success, sizes, cost, latency, counts.
 
+In: the answers on disk, the ledger's counters, the target's tokenizer if there is one. It prints.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from rich.box import SIMPLE
 from rich.table import Table
 
 from fleet.run_config import RunConfig
-from fleet.schemas import COMPLETIONS
-from producer.console import out
+from fleet.snapshot import Snapshot
+from producer.answer_sizes import read_answers
+from producer.console import err, out
+from producer.count_check import Agreement, check_counts
 from producer.progress import money
+from tokens import FolderError, Renderer, load
 
-COLUMNS = (
-    "endpoint prompt_tokens completion_tokens cost_usd finish_reason latency_s attempts".split()
-)
-
-
-def show_pilot(config: RunConfig) -> None:
-    """Print both tables."""
-    answers = read_answers(config)
-    for by in ("endpoint", "dataset"):
-        out.print(measures_table(by, measure(answers, by)))
+GROUPS = ("endpoint", "dataset")
 
 
-def read_answers(config: RunConfig) -> pa.Table:
-    """The answers on disk, without their texts."""
-    fields = [COMPLETIONS.field(name) for name in COLUMNS] + [pa.field("dataset", pa.string())]
-    schema = pa.schema(fields)
-    files = sorted((config.directory / "completions").glob("*/part-*.parquet"))
-    if not files:
-        return schema.empty_table()
-    return ds.dataset(files, schema=schema, partitioning="hive", format="parquet").to_table()
+@dataclass(frozen=True)
+class Outside:
+    """What the answers themselves do not say, by name of the endpoint or dataset."""
+
+    #: Requests that brought an answer, as a share.
+    success: Mapping[str, float]
+    #: None: there is no tokenizer to count with.
+    agreements: Mapping[str, Agreement] | None
+
+
+def show_pilot(config: RunConfig, snapshot: Snapshot) -> None:
+    """Print both tables, and what they need explained."""
+    answers, renderer = read_answers(config), _renderer(config)
+    agreements = check_counts(config, renderer) if renderer else {}
+    for by in GROUPS:
+        outside = Outside(successes(snapshot)[by], agreements.get(by))
+        out.print(measures_table(by, measure(answers, by), outside))
+    for name, agreement in agreements.get("endpoint", {}).items():
+        for sentence in agreement.constants():
+            out.print(f"{name}: {sentence}: see docs/tokens.md", highlight=False, soft_wrap=True)
+    if (missing := sum(d.done for d in snapshot.datasets) - answers.num_rows) > 0:
+        err.print(f"{missing:,} answers are not on this disk yet, and not in these tables.")
+
+
+def _renderer(config: RunConfig) -> Renderer | None:
+    if config.target is None:
+        err.print("Counts are not checked: run.target names no folder with a tokenizer.")
+        return None
+    try:
+        return load(config.target)
+    except FolderError as error:
+        err.print(f"Counts are not checked: {error}", highlight=False, soft_wrap=True)
+        return None
+
+
+def successes(snapshot: Snapshot) -> dict[str, dict[str, float]]:
+    """Answers among the requests that came back; of a dataset, among the prompts that ended."""
+    return {
+        "endpoint": {e.tag: 1 - e.error_rate for e in snapshot.endpoints},
+        "dataset": {d.name: d.done / max(1, d.done + d.failed) for d in snapshot.datasets},
+    }
 
 
 def measure(answers: pa.Table, by: str) -> list[dict[str, Any]]:
@@ -48,7 +79,6 @@ def _measure(name: str, answers: pa.Table) -> dict[str, Any]:
     return {
         "name": name,
         "answers": answers.num_rows,
-        "first_try": pc.sum(pc.equal(answers["attempts"], 1)).as_py() / answers.num_rows,
         "prompt_tokens": pc.mean(answers["prompt_tokens"]).as_py() or 0.0,
         "completion_tokens": tokens / answers.num_rows,
         "completion_tokens_p95": _quantile(answers["completion_tokens"], 0.95),
@@ -69,19 +99,20 @@ def _quantile(column: pa.ChunkedArray, q: float) -> float:
     return float(pc.quantile(column, q=q)[0].as_py() or 0.0)
 
 
-def measures_table(title: str, rows: list[dict[str, Any]]) -> Table:
+def measures_table(title: str, rows: list[dict[str, Any]], outside: Outside) -> Table:
     """Fits 100 columns."""
     shown = Table(box=SIMPLE, pad_edge=False)
     shown.add_column(title, no_wrap=True)
     for column in (
         "answers",
-        "1st try",
+        "success",
         "in",
         "out",
         "p95",
         "cut",
         "p50",
         "p95",
+        "off",
         "cost",
         "$/M out",
     ):
@@ -90,14 +121,23 @@ def measures_table(title: str, rows: list[dict[str, Any]]) -> Table:
         shown.add_row(
             row["name"],
             f"{row['answers']:,}",
-            f"{100 * row['first_try']:.0f} %",
+            f"{100 * outside.success.get(row['name'], 0.0):.0f} %",
             f"{row['prompt_tokens']:.0f}",
             f"{row['completion_tokens']:.0f}",
             f"{row['completion_tokens_p95']:.0f}",
             f"{100 * row['truncated']:.0f} %",
             f"{row['latency_p50_s']:.0f} s",
             f"{row['latency_p95_s']:.0f} s",
+            _off(outside.agreements, row["name"]),
             money(row["cost_usd"]),
             f"{row['usd_per_m_tokens']:.2f}",
         )
     return shown
+
+
+def _off(agreements: Mapping[str, Agreement] | None, name: str) -> str:
+    """Share of the answers whose counts are not those found."""
+    agreement = (agreements or {}).get(name)
+    if agreement is None or not agreement.compared:
+        return "–"
+    return f"{100 * agreement.off / agreement.compared:.0f} %"

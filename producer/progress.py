@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 
 from fleet.endpoint_counts import EndpointCounts
-from fleet.snapshot import Snapshot
+from fleet.snapshot import DatasetCounts, Snapshot
 from producer.forecast import duration, forecast
 from producer.rate import Rate
 
@@ -66,7 +66,15 @@ def state(snapshot: Snapshot) -> str:
         return f"BREAKER OPEN, probing every few seconds: {'; '.join(reasons)[:300]}"
     if snapshot.cap_reached:
         return "cap reached"
-    return "running" if snapshot.workers else "no worker yet"
+    if snapshot.workers:
+        return "running"
+    return "ended" if all(map(_ended, snapshot.datasets)) else "no worker yet"
+
+
+def _ended(dataset: DatasetCounts) -> bool:
+    """Nothing more is bought of it, as far as the ledger knows."""
+    through = dataset.done + dataset.failed >= dataset.prompts
+    return through or dataset.cancelled or dataset.ended
 
 
 def line(snapshot: Snapshot, requests_per_s: float, tokens_per_s: float) -> str:

@@ -14,6 +14,33 @@ kind = "lognormal"
 mean_tokens = 120
 spread = 0.9
 """
+THREE_PRICES = """
+seed = 5
+[backend.latency]
+mean_s = 2.0
+[backend.completion]
+kind = "lognormal"
+mean_tokens = 120
+spread = 1.5
+[[endpoints]]
+tag = "chutes/int4"
+provider_name = "Chutes"
+quantization = "int4"
+completion_usd_per_m = 0.9
+[[endpoints]]
+tag = "inceptron/int4"
+provider_name = "Inceptron"
+quantization = "int4"
+completion_usd_per_m = 2.2
+[[endpoints]]
+tag = "parasail/int4"
+provider_name = "Parasail"
+quantization = "int4"
+completion_usd_per_m = 3.1
+[[faults]]
+kind = "missing_usage"
+rate = 0.02
+"""
 RUN = """
 [run]
 name = "money"
@@ -92,6 +119,25 @@ def test_cap_in_dollars_holds(start_emulator, make_run, write_prompts) -> None:
     status = run.status()
     assert status["cap_reached"]
     assert status["spent_usd"] == pytest.approx(billed, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_cap_holds_with_2000_in_flight(start_emulator, make_run, write_prompts) -> None:
+    """Three prices, heavy-tailed sizes, answers that do not say their cost: the books
+    stay below the cap, which ends the run in its middle."""
+    emulator = start_emulator(THREE_PRICES)
+    cap = 1.5
+    text = RUN.format(cap=cap).replace("concurrency = 128", "concurrency = 2000")
+    text = text.replace("[providers]", '[providers]\nrouting = "spread"')
+    run = make_run(emulator, text + _dataset("B1", write_prompts("B1", 20_000)))
+
+    result = run.producer("run", str(run.path), "--yes")
+    assert result.returncode == 0, result.stderr
+    billed, status = float(emulator.books()["total_usd"]), run.status()
+    assert status["cap_reached"]
+    assert 0.9 * cap < billed <= cap
+    assert status["spent_usd"] + status["unconfirmed_most_usd"] >= billed
+    assert emulator.books()["max_in_flight"] > 1000
 
 
 def test_run_pauses_without_credits_and_goes_on_after_a_top_up(

@@ -50,8 +50,11 @@ def test_a_pilot_asks_every_endpoint_alike_and_its_answers_are_the_runs(
     asked = [json.loads(row["messages"])[0]["content"] for row in rows if row["dataset"] == "B1"]
     numbers = sorted(int(text.split()[3]) for text in asked)
     assert numbers == list(range(0, 200, 10)), "spread over the dataset"
-    for word in ("chutes/int4", "inceptron/int4", "B1", "B2", "1st try", "$/M out"):
+    for word in ("chutes/int4", "inceptron/int4", "B1", "B2", "success", "$/M out"):
         assert word in result.stdout
+    assert "run.target names no folder" in result.stderr, "why counts are not checked"
+    plan = run.producer("plan", str(run.path), "--from-run", str(run.path))
+    assert plan.stdout in result.stdout, "what the rest will cost, by what was measured"
 
     rest = run.producer("run", str(run.path), "--yes")
     assert rest.returncode == 0, rest.stderr

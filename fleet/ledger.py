@@ -156,6 +156,11 @@ class Ledger:
         """Stop a dataset for good; returns how many prompts were taken off the ledger."""
         return int(self._run("cancel", dataset))
 
+    def memory_bytes(self) -> tuple[int, int]:
+        """What Redis uses, and the most that it may use; 0: no limit."""
+        info: Any = self.client.info("memory")
+        return info["used_memory"], info.get("maxmemory") or 0
+
     def snapshot(self) -> Snapshot:
         """All counters at one moment."""
         return read_snapshot(self.client, self.keys)

@@ -26,6 +26,7 @@ from producer.cost_report import plan_record, show_cost_plan
 from producer.demo import run_demo
 from producer.execute import Order, feed_run, reach_ledger, run_here
 from producer.forecast import forecast
+from producer.metrics import serve
 from producer.opening import Opened, only_looking, prepare, write_manifest
 from producer.outcome import conclude
 from producer.pauses import BY_USER
@@ -35,6 +36,7 @@ from producer.policy import judge, needs_of, needs_of_policy
 from producer.progress import endpoint_table, table
 from producer.providers import show_providers
 from producer.reconcile import compare, show_reconciliation
+from producer.session import Interrupts
 
 cli = typer.Typer(
     help="Buy the text an EAGLE-3 draft is trained on: feed a run, watch it, steer it.",
@@ -221,6 +223,24 @@ def status(path: RunFile, as_json: AsJson = False) -> None:
     else:
         out.print(table(snapshot, 0, 0))
         out.print(endpoint_table(snapshot))
+
+
+@cli.command()
+def metrics(
+    path: RunFile,
+    address: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, help="0: a free one.")] = 9464,
+) -> None:
+    """Serve a run's counters to Prometheus at /metrics, until it is stopped."""
+    config = run_config.load(path)
+    with (
+        Interrupts() as interrupts,
+        reach_ledger(config, _settings(), must_exist=True) as (_, ledger),
+        serve(config.run.name, ledger, address, port) as url,
+    ):
+        err.print(f"Metrics of {config.run.name}: {url}", highlight=False, soft_wrap=True)
+        while not interrupts.count:
+            interrupts.wait(3600)
 
 
 @cli.command()

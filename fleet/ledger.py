@@ -324,10 +324,22 @@ class Ledger:
         """Send a prompt back unclaimed: this worker has no slot for it."""
         self._run("yield", prompt_id, int(delay_s * 1000))
 
-    def pace(self, worker: str, *, capacity: int, in_flight: int, leaving: bool = False) -> Pace:
-        """This worker's share of the limit; also its heartbeat."""
+    def pace(
+        self,
+        worker: str,
+        *,
+        capacity: int,
+        in_flight: int,
+        requests: int = 0,
+        leaving: bool = False,
+    ) -> Pace:
+        """This worker's share of the limit; also its heartbeat.
+
+        Args:
+            requests: how many it has ended since it began.
+        """
         share, limit, workers, breaker = self._run(
-            "pace", worker, capacity, in_flight, int(leaving)
+            "pace", worker, capacity, in_flight, int(leaving), requests
         )
         return Pace(int(share), int(limit), int(workers), bool(breaker))
 

@@ -26,6 +26,7 @@ from producer.cost_report import plan_record, show_cost_plan
 from producer.demo import run_demo
 from producer.execute import Order, feed_run, reach_ledger, run_here
 from producer.forecast import forecast
+from producer.interrupts import Interrupts
 from producer.metrics import serve
 from producer.opening import Opened, only_looking, prepare, write_manifest
 from producer.outcome import conclude
@@ -36,7 +37,7 @@ from producer.policy import judge, needs_of, needs_of_policy
 from producer.progress import endpoint_table, table
 from producer.providers import show_providers
 from producer.reconcile import compare, show_reconciliation
-from producer.session import Interrupts
+from producer.watch import watch as watch_run
 
 cli = typer.Typer(
     help="Buy the text an EAGLE-3 draft is trained on: feed a run, watch it, steer it.",
@@ -223,6 +224,16 @@ def status(path: RunFile, as_json: AsJson = False) -> None:
     else:
         out.print(table(snapshot, 0, 0))
         out.print(endpoint_table(snapshot))
+
+
+@cli.command()
+def watch(path: RunFile) -> None:
+    """Show a run live, until it has ended. Ctrl-C stops looking, not the run.
+
+    Where there is no terminal: a line every five seconds.
+    """
+    with reach_ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
+        raise typer.Exit(Exit.OK if watch_run(ledger) else Exit.INTERRUPTED)
 
 
 @cli.command()

@@ -97,7 +97,7 @@ class Feeder:
     def finished(self, snapshot: Snapshot) -> bool:
         """Every dataset has come to its end and nothing is under way."""
         if self.draining:
-            return snapshot.in_flight == 0 or snapshot.workers == 0
+            return snapshot.in_flight == 0 or not snapshot.workers
         if snapshot.in_flight or snapshot.paused:
             return False
         over = {d.name for d in snapshot.datasets if d.cancelled or d.ended}

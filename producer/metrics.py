@@ -26,7 +26,7 @@ Family = CounterMetricFamily | GaugeMetricFamily
 RUN_GAUGES: tuple[tuple[str, str, Callable[[Snapshot], float]], ...] = (
     ("requests_in_flight", "Requests in flight.", lambda s: s.in_flight),
     ("in_flight_limit", "Most requests in flight as the pace has it now.", lambda s: s.limit),
-    ("workers", "Worker processes that report.", lambda s: s.workers),
+    ("workers", "Worker processes that report.", lambda s: len(s.workers)),
     ("waiting_prompts", "Prompts that wait to be sent to the queue.", lambda s: s.waiting),
     ("delayed_prompts", "Of the waiting, those that back off.", lambda s: s.delayed),
     ("queued_prompts", "Prompts in the queue.", lambda s: s.queued),

@@ -110,10 +110,14 @@ class Ledger:
                 pipe.hdel(self.keys.run, "funds")
             pipe.execute()
 
-    def usage_before(self, usage_usd: float) -> float:
-        """What the key was billed before this run; the first to say it is believed."""
+    def keep_usage_before(self, usage_usd: float) -> None:
+        """Keep what the key was billed before this run; the first to say it is believed."""
         self.client.hsetnx(self.keys.run, "usage_before", repr(usage_usd))
-        return float(self.client.hget(self.keys.run, "usage_before") or 0)
+
+    def usage_before(self) -> float | None:
+        """What the key was billed before this run; None: nobody looked."""
+        kept = self.client.hget(self.keys.run, "usage_before")
+        return None if kept is None else float(kept)
 
     def set_config(self, config: dict[str, Any]) -> None:
         """Write what the workers need to know; they look every few seconds."""
@@ -133,13 +137,18 @@ class Ledger:
         """Rows of the frozen dataset that have been fed."""
         return int(self.client.hget(self.keys.datasets, f"{dataset}|cursor") or 0)
 
-    def pause(self, kind: str, reason: str, until: float | None = None) -> bool:
+    def pause(
+        self, kind: str, reason: str, until: float | None = None, *, anew: bool = False
+    ) -> bool:
         """Stop claims and sending; False when it is paused already: the first reason stays.
 
         Args:
+            anew: this reason takes the place of another.
             until: seconds since the epoch before which it is no use to go on, if that is known.
         """
         state = {"kind": kind, "reason": reason, "at": time.time(), "until": until}
+        if anew:
+            return bool(self.client.hset(self.keys.run, "paused", json.dumps(state)))
         return bool(self.client.hsetnx(self.keys.run, "paused", json.dumps(state)))
 
     def paused(self) -> dict[str, Any] | None:
@@ -147,9 +156,13 @@ class Ledger:
         raw = self.client.hget(self.keys.run, "paused")
         return json.loads(raw) if raw else None
 
-    def resume(self) -> bool:
-        """Go on, with every circuit closed; False when the run was not paused."""
-        self._run("close")
+    def resume(self, *, trying: bool = False) -> bool:
+        """Go on, with every circuit closed; False when the run was not paused.
+
+        Args:
+            trying: one request at each endpoint goes first, and the rest when it succeeds.
+        """
+        self._run("close", int(trying))
         return bool(self.client.hdel(self.keys.run, "paused"))
 
     def cancel(self, dataset: str) -> int:
@@ -187,9 +200,17 @@ class Ledger:
         found = self.client.hmget(self.keys.done, list(prompt_ids))
         return [fence is not None for fence in found]
 
-    def resend(self, most: int, lost_after_s: float, most_lost: int = 1000) -> list[str]:
-        """Ids whose task message is due (again); `lost_after_s` = 0: no message counts as lost."""
-        return [i.decode() for i in self._run("resend", most, int(lost_after_s * 1000), most_lost)]
+    def resend(
+        self, most: int, lost_after_s: float, most_lost: int = 1000, only: Sequence[str] = ()
+    ) -> list[str]:
+        """Ids whose task message is due (again).
+
+        Args:
+            lost_after_s: 0: no message counts as lost.
+            only: no others than these; empty: all.
+        """
+        reply = self._run("resend", most, int(lost_after_s * 1000), most_lost, *only)
+        return [prompt_id.decode() for prompt_id in reply]
 
     def bury(self, worker: str) -> int:
         """Let the claims of a dead worker expire now; `worker` is the beginning of its name.
@@ -273,7 +294,7 @@ class Ledger:
             claim.prompt_id,
             claim.fence,
             claim.dataset,
-            purchase.spent_nusd,
+            purchase.spent_nusd or 0,
             purchase.prompt_tokens,
             purchase.completion_tokens,
             int(purchase.truncated),
@@ -283,6 +304,7 @@ class Ledger:
             body,
             next_id,
             record,
+            int(purchase.spent_nusd is None),
         )
         return str(reply.decode())
 
@@ -377,8 +399,8 @@ class Ledger:
         ]
 
 
-def _endpoint(tag: bytes, provider: bytes, prompt: bytes, completion: bytes) -> Endpoint:
-    return Endpoint(tag.decode(), provider.decode(), float(prompt), float(completion))
+def _endpoint(tag: bytes, provider: bytes, *prices: bytes) -> Endpoint:
+    return Endpoint(tag.decode(), provider.decode(), *map(float, prices))
 
 
 def _told(failure: Failure) -> list[Any]:

@@ -58,6 +58,7 @@ class Endpoint:
     provider: str
     prompt_nusd: float
     completion_nusd: float
+    request_nusd: float
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,9 @@ class Failure:
 class Purchase:
     """A completion as billed."""
 
-    spent_nusd: int
+    #: None: the response says nothing that it could be counted from. It is presumed at what was
+    #: expected, and held against the cap at the most that it may have cost.
+    spent_nusd: int | None
     prompt_tokens: int
     completion_tokens: int
     truncated: bool

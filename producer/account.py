@@ -3,6 +3,7 @@
 In: an API root and a key. Out: plain records. Knows nothing of the ledger.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +21,10 @@ class AccountError(FleetError):
     """OpenRouter does not say what a run must know before it starts."""
 
 
+class KeyRefused(AccountError):
+    """The key may not ask that."""
+
+
 class NotFound(AccountError):
     """There is no such thing."""
 
@@ -28,7 +33,8 @@ class NotFound(AccountError):
 class Balance:
     """`GET /key`."""
 
-    #: US dollars left: under the key's limit, else of the credits; None: the account does not say.
+    #: US dollars left: under the key's limit and of the credits, as far as the account says; None:
+    #: it says neither.
     remaining_usd: float | None
     #: US dollars that were ever billed on this key.
     usage_usd: float
@@ -45,12 +51,9 @@ class Account:
     def balance(self) -> Balance:
         """Raises: AccountError, when the key is refused or nothing answers."""
         data = self._get("/key")
-        remaining = data.get("limit_remaining")
-        if remaining is None:
-            remaining = self._credits()
-        return Balance(
-            None if remaining is None else float(remaining), float(data.get("usage") or 0)
-        )
+        limits = [_usd(data, "/key", "limit_remaining"), self._credits()]
+        left = [usd for usd in limits if usd is not None]
+        return Balance(min(left, default=None), _usd(data, "/key", "usage") or 0.0)
 
     def _credits(self) -> float | None:
         """What is left of the account's credits; only a management key is told."""
@@ -58,10 +61,11 @@ class Account:
             return None
         try:
             data = self._get("/credits")
-            return float(data["total_credits"]) - float(data["total_usage"])
-        except (AccountError, KeyError, TypeError, ValueError):
+        except (KeyRefused, NotFound):
             self._no_credits = True
             return None
+        total, used = (_usd(data, "/credits", name) for name in ("total_credits", "total_usage"))
+        return None if total is None or used is None else total - used
 
     def generation(self, generation_id: str) -> dict[str, Any] | None:
         """What OpenRouter keeps of one response; None: it does not know it (yet).
@@ -86,8 +90,8 @@ class Account:
             response = requests.get(url, headers=headers, timeout=TIMEOUT_S)
         except requests.RequestException as error:
             raise AccountError(f"{url} does not answer: {type(error).__name__}") from None
-        if response.status_code == 401:
-            raise AccountError(f"{url} refuses the key: check OPENROUTER_API_KEY")
+        if response.status_code in (401, 403):
+            raise KeyRefused(f"{url} refuses the key: check OPENROUTER_API_KEY")
         if response.status_code == 404:
             raise NotFound(f"{url}: not found; check run.model and run.base_url")
         try:
@@ -98,3 +102,13 @@ class Account:
         if response.status_code != 200 or not isinstance(data, dict):
             raise AccountError(f"{url} answers HTTP {response.status_code}; try again later")
         return data
+
+
+def _usd(data: dict[str, Any], path: str, name: str) -> float | None:
+    """Raises: AccountError, when it is there and no number."""
+    value = data.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise AccountError(f"{path} says {name} = {str(value)[:40]!r}, which is no amount of money")
+    return float(value)

@@ -112,7 +112,7 @@ class AccountWatch:
     def _look_at_balance(self, snapshot: Snapshot, usd_per_s: float) -> Balance:
         """`snapshot` is from before: what is billed in between counts twice, never not at all."""
         balance = self._account.balance()
-        self._ledger.usage_before(balance.usage_usd - snapshot.spent_usd)
+        self._ledger.keep_usage_before(balance.usage_usd - snapshot.spent_usd)
         left = balance.remaining_usd
         told = {"remaining_usd": left, "usd_per_s": usd_per_s, "at": time.time()}
         counted = snapshot.spent_usd + snapshot.unconfirmed_most_usd
@@ -125,13 +125,13 @@ class AccountWatch:
         before, now = (
             {v.endpoint.tag: _matter(v) for v in vs} for vs in (self._verdicts, verdicts)
         )
-        if before == now:
+        if before == now and any(verdict.kept for verdict in verdicts):
             return
-        self._verdicts = verdicts
         try:
             self._tell(verdicts)
         except NobodyLeft as error:
             self._pause(NO_ENDPOINT, str(error))
+        self._verdicts = verdicts
         for tag in sorted(before.keys() | now.keys()):
             if before.get(tag) != now.get(tag):
                 log.warning("endpoint %s: %s", tag, now.get(tag) or "not listed any more")
@@ -140,8 +140,9 @@ class AccountWatch:
         """A key without a limit of its own says nothing of the credits: only a request can tell."""
         try:
             if kind == NO_ENDPOINT:
-                self._verdicts = judge(self._account.endpoints(self._config.run.model), self._needs)
-                self._tell(self._verdicts)
+                verdicts = judge(self._account.endpoints(self._config.run.model), self._needs)
+                self._tell(verdicts)
+                self._verdicts = verdicts
             balance = self._look_at_balance(snapshot, 0.0)
         except (AccountError, NobodyLeft) as error:
             log.debug("still paused: %s", error)

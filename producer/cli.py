@@ -195,7 +195,7 @@ def pilot(
 ) -> None:
     """Buy a few answers from every endpoint alike, measure them, and say what the rest will cost.
 
-    The answers are the run's own: nothing is bought twice.
+    The answers are the run's own: nothing is bought twice. Exit status 1 when prompts failed.
     """
     config, settings = run_config.load(path), _settings(needs_key=True)
     account, opened = _open(config, settings, 0, False, False)
@@ -208,10 +208,12 @@ def pilot(
     else:
         whole = run_here(order, settings, workers) is not Exit.INTERRUPTED
     with reach_ledger(config, settings, must_exist=True) as (_, ledger):
-        show_pilot(config, ledger.snapshot())
+        snapshot = ledger.snapshot()
+        show_pilot(config, snapshot)
     balance = account.balance().remaining_usd
     show_cost_plan(make_plan(config, opened, config.directory, balance, read_measured(config)))
-    raise typer.Exit(Exit.OK if whole else Exit.INTERRUPTED)
+    ended = Exit.SOME_FAILED if snapshot.failed else Exit.OK
+    raise typer.Exit(ended if whole else Exit.INTERRUPTED)
 
 
 @cli.command()
@@ -222,7 +224,7 @@ def status(path: RunFile, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps({**asdict(snapshot), "forecast": asdict(forecast(snapshot))}, indent=2))
     else:
-        out.print(table(snapshot, 0, 0))
+        out.print(table(snapshot))
         out.print(endpoint_table(snapshot))
 
 
@@ -276,8 +278,10 @@ def reconcile(
 def pause(path: RunFile) -> None:
     """Start no more requests until `producer resume`; what is in flight is finished."""
     with reach_ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
-        fresh = ledger.pause(BY_USER, "producer pause")
-    out.print("Paused." if fresh else "It was paused already; the first reason stays.")
+        before = ledger.paused()
+        ledger.pause(BY_USER, "producer pause", anew=True)
+    was = f" It had paused itself: {before['reason']}" if before else ""
+    out.print(f"Paused, until `producer resume`.{was}", highlight=False)
 
 
 @cli.command()

@@ -5,9 +5,10 @@ from enum import IntEnum
 
 from rich.console import Console
 
-#: A table in a file or a pipe has room.
-out = Console(width=None if sys.stdout.isatty() else 160)
-err = Console(stderr=True, width=None if sys.stderr.isatty() else 160)
+#: A table in a file or a pipe has room. What is shown may be others' words (a provider's error, a
+#: name in a listing): `[/INST]` in it is no markup, and `:x:` no emoji.
+out = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
+err = Console(stderr=True, width=None if sys.stderr.isatty() else 160, markup=False, emoji=False)
 
 
 class Exit(IntEnum):

@@ -25,8 +25,8 @@ class Endpoint:
     #: Highest price there may be to pay, in US dollars per token; None: there is no fixed one.
     prompt_price: float | None
     completion_price: float | None
-    #: US dollars per request, on top.
-    request_usd: float = 0.0
+    #: US dollars per request, on top; None: there is one that is not fixed.
+    request_price: float | None = 0.0
     context_length: int | None = None
     #: Longest answer; None: no limit but the context is published.
     max_completion_tokens: int | None = None
@@ -52,6 +52,11 @@ class Endpoint:
         return self.completion_price or 0.0
 
     @property
+    def request_usd(self) -> float:
+        """US dollars per request, of an endpoint that has a price."""
+        return self.request_price or 0.0
+
+    @property
     def price(self) -> tuple[float, float]:
         """What endpoints are ranked by: completions are most of the cost. None is dearest."""
         prices = (self.completion_price, self.prompt_price)
@@ -73,7 +78,9 @@ def _endpoint(raw: dict[str, Any]) -> Endpoint:
     pricing = pricing if isinstance(pricing, dict) else {}
     parameters = raw.get("supported_parameters")
     completion = _highest(pricing, "completion")
-    reasoning = _highest(pricing, "internal_reasoning") if _prices_reasoning(pricing) else 0.0
+    reasoning = (
+        _highest(pricing, "internal_reasoning") if _names(pricing, "internal_reasoning") else 0.0
+    )
     return Endpoint(
         tag=_text(raw.get("tag")),
         provider_name=_text(raw.get("provider_name")),
@@ -83,7 +90,7 @@ def _endpoint(raw: dict[str, Any]) -> Endpoint:
         completion_price=None
         if completion is None or reasoning is None
         else max(completion, reasoning),
-        request_usd=_highest(pricing, "request") or 0.0,
+        request_price=_highest(pricing, "request") if _names(pricing, "request") else 0.0,
         context_length=_whole(raw.get("context_length")),
         max_completion_tokens=_whole(raw.get("max_completion_tokens")),
         supported_parameters=tuple(map(str, parameters)) if isinstance(parameters, list) else None,
@@ -103,8 +110,9 @@ def _odd(raw: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} = {str(value)[:40]!r}"
 
 
-def _prices_reasoning(pricing: Mapping[str, Any]) -> bool:
-    return any(part.get("internal_reasoning") is not None for part in _with_overrides(pricing))
+def _names(pricing: Mapping[str, Any], name: str) -> bool:
+    """Whether there is such a price at all."""
+    return any(part.get(name) is not None for part in _with_overrides(pricing))
 
 
 def _highest(pricing: Mapping[str, Any], name: str) -> float | None:

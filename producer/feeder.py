@@ -81,7 +81,7 @@ class Feeder:
             self._ledger.resend(0, 0, 0)  # takes back the claims of workers that died
             return snapshot
         want = self._window - snapshot.queued
-        ids = self._ledger.resend(max(want, 0), self._lost_after_s())
+        ids = self._resend(max(want, 0))
         self._send(ids)
         # What backs off counts too: while a provider throttles, the ledger does not fill up.
         want -= len(ids) + snapshot.delayed
@@ -93,6 +93,9 @@ class Feeder:
         ):
             self._send(self._feed(snapshot, want))
         return snapshot
+
+    def _resend(self, most: int) -> list[str]:
+        return self._ledger.resend(most, self._lost_after_s())
 
     def finished(self, snapshot: Snapshot) -> bool:
         """Every dataset has come to its end and nothing is under way."""

@@ -42,15 +42,15 @@ def read_quantization(config: Mapping[str, Any]) -> str | None:
             return _quantized(quantization)
     for part in parts:
         dtype = part.get("dtype") or part.get("torch_dtype")
-        if dtype in DTYPES:
+        if isinstance(dtype, str) and dtype in DTYPES:
             return DTYPES[dtype]
     return None
 
 
 def _quantized(quantization: Mapping[str, Any]) -> str | None:
-    method = quantization.get("quant_method")
+    method = str(quantization.get("quant_method"))
     if method in METHODS:
-        return METHODS[str(method)]
+        return METHODS[method]
     if method in ("gptq", "awq"):
         bits = quantization.get("bits")
         return f"int{bits}" if bits in (4, 8) else None

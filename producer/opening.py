@@ -138,16 +138,21 @@ def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened, *, evenly: bo
 def tell_endpoints(
     config: RunConfig, ledger: Ledger, run_id: str, evenly: bool, verdicts: Sequence[Verdict]
 ) -> None:
-    """Who may answer has changed, or what it costs."""
-    ledger.set_config(_job(config, run_id, kept(verdicts)))
+    """Who may answer has changed, or what it costs.
+
+    Raises:
+        NobodyLeft: nobody may; the ledger is told so first.
+    """
     _tell_routes(config, ledger, evenly, verdicts)
+    ledger.set_config(_job(config, run_id, kept(verdicts)))
 
 
 def _tell_routes(
     config: RunConfig, ledger: Ledger, evenly: bool, verdicts: Sequence[Verdict]
 ) -> None:
     off = {v.endpoint.tag: "; ".join(v.reasons) for v in verdicts if not v.kept and v.endpoint.tag}
-    ledger.set_routes(routes(config, kept(verdicts), evenly=evenly), off)
+    left = [v.endpoint for v in verdicts if v.kept]
+    ledger.set_routes(routes(config, left, evenly=evenly) if left else [], off)
 
 
 def _job(config: RunConfig, run_id: str, endpoints: Sequence[Endpoint]) -> dict[str, Any]:

@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 FIRST_CHECK_S = 1.0
 LONGEST_CHECK_S = 30.0
 BY_USER = "user"
+#: A budget of the account's own: over when it says, or when the user does.
+BUDGET = "budget reached"
 #: A feeder was told to stop, and with it its run; any feeder that goes on ends this pause.
 DRAINING = "draining"
 
@@ -46,12 +48,13 @@ class PauseWatch:
             if snapshot.done > self._done_at_resume:
                 self._wait_s = FIRST_CHECK_S
             self._next_at = now + self._wait_s
-        if now < self._next_at or time.time() < (snapshot.paused.get("until") or 0):
+        until = snapshot.paused.get("until")
+        if now < self._next_at or time.time() < (until or 0) or (kind == BUDGET and not until):
             return
         self._wait_s = min(self._wait_s * 2, LONGEST_CHECK_S)
         self._next_at = now + self._wait_s
         if self._cause_is_gone(kind, snapshot):
             self._done_at_resume = snapshot.done
             self._next_at = None
-            self._ledger.resume()
+            self._ledger.resume(trying=True)
             log.warning("the run goes on after: %s", kind, extra={"action": "resumed"})

@@ -3,7 +3,7 @@
 In: the answers on disk, the ledger's counters, the target's tokenizer if there is one. It prints.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,11 @@ def show_pilot(config: RunConfig, snapshot: Snapshot) -> None:
     agreements = check_counts(config, renderer) if renderer else {}
     for by in GROUPS:
         outside = Outside(successes(snapshot)[by], agreements.get(by))
-        out.print(measures_table(by, measure(answers, by), outside))
+        out.print(measures_table(by, measure(answers, by, set(outside.success)), outside))
+    for endpoint in snapshot.endpoints:
+        if endpoint.asked and endpoint.last_error:
+            text = f"{endpoint.tag}: {endpoint.error_rate:.0%} failed: {endpoint.last_error}"
+            out.print(text, highlight=False, soft_wrap=True)
     for name, agreement in agreements.get("endpoint", {}).items():
         for sentence in agreement.constants():
             out.print(f"{name}: {sentence}: see docs/tokens.md", highlight=False, soft_wrap=True)
@@ -61,16 +65,20 @@ def _renderer(config: RunConfig) -> Renderer | None:
 def successes(snapshot: Snapshot) -> dict[str, dict[str, float]]:
     """Answers among the requests that came back; of a dataset, among the prompts that ended."""
     return {
-        "endpoint": {e.tag: 1 - e.error_rate for e in snapshot.endpoints},
+        "endpoint": {e.tag: 1 - e.error_rate for e in snapshot.endpoints if e.asked},
         "dataset": {d.name: d.done / max(1, d.done + d.failed) for d in snapshot.datasets},
     }
 
 
-def measure(answers: pa.Table, by: str) -> list[dict[str, Any]]:
-    """Sizes, cost, truncation and latency of the answers, grouped by a column."""
+def measure(answers: pa.Table, by: str, asked: Set[str] = frozenset()) -> list[dict[str, Any]]:
+    """Sizes, cost, truncation and latency of the answers, grouped by a column.
+
+    Args:
+        asked: names that have a row though no answer came from there.
+    """
     return [
-        _measure(str(name), answers.filter(pc.equal(answers[by], name)))
-        for name in sorted(set(answers[by].to_pylist()), key=str)
+        _measure(name, answers.filter(pc.equal(answers[by].cast(pa.string()), name)))
+        for name in sorted(asked | set(map(str, answers[by].to_pylist())))
     ]
 
 
@@ -80,10 +88,10 @@ def _measure(name: str, answers: pa.Table) -> dict[str, Any]:
         "name": name,
         "answers": answers.num_rows,
         "prompt_tokens": pc.mean(answers["prompt_tokens"]).as_py() or 0.0,
-        "completion_tokens": tokens / answers.num_rows,
+        "completion_tokens": tokens / max(1, answers.num_rows),
         "completion_tokens_p95": _quantile(answers["completion_tokens"], 0.95),
         "truncated": (pc.sum(pc.equal(answers["finish_reason"], "length")).as_py() or 0)
-        / answers.num_rows,
+        / max(1, answers.num_rows),
         "latency_p50_s": _quantile(answers["latency_s"], 0.5),
         "latency_p95_s": _quantile(answers["latency_s"], 0.95),
         "cost_usd": cost,

@@ -30,6 +30,10 @@ class NobodyLeft(FleetError):
     """No endpoint of the model may answer."""
 
 
+#: What the ledger parts its fields by.
+UNUSABLE_IN_TAGS = {"|", "\n"}
+
+
 @dataclass(frozen=True)
 class Needs:
     """What the run file and the model come to: the policy with every default filled in."""
@@ -150,6 +154,8 @@ def _reasons(endpoint: Endpoint, needs: Needs) -> Iterator[str]:
     names = {endpoint.tag, endpoint.tag.partition("/")[0]}
     if not endpoint.tag:
         yield "tag: the listing gives none, so it cannot be pinned"
+    if UNUSABLE_IN_TAGS & set(endpoint.tag):
+        yield "tag: cannot be read"
     if not endpoint.provider_name:
         yield "provider: the listing gives no name, so its answers cannot be told"
     if endpoint.odd:
@@ -193,6 +199,8 @@ def _missing(endpoint: Endpoint, needs: Needs) -> list[str]:
 
 
 def _too_dear(endpoint: Endpoint, needs: Needs) -> Iterator[str]:
+    if endpoint.request_price is None:
+        yield "price: of a request, not fixed"
     if endpoint.prompt_price is None or endpoint.completion_price is None:
         yield "price: not fixed"
         return

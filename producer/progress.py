@@ -55,7 +55,7 @@ def line(snapshot: Snapshot, requests_per_s: float, tokens_per_s: float) -> str:
     )
 
 
-def table(snapshot: Snapshot, requests_per_s: float, tokens_per_s: float) -> Table:
+def table(snapshot: Snapshot) -> Table:
     """The run as a table that fits 80 columns."""
     shown = Table(title=state(snapshot), title_justify="left", expand=False)
     for column in (
@@ -78,7 +78,6 @@ def table(snapshot: Snapshot, requests_per_s: float, tokens_per_s: float) -> Tab
     shown.caption_justify = "left"
     shown.caption = (
         f"{snapshot.in_flight} in flight, limit {snapshot.limit}, {len(snapshot.workers)} workers"
-        f" · {requests_per_s:.1f} req/s · {tokens_per_s:,.0f} tok/s"
         f" · {snapshot.backlog} not yet on disk\n" + "\n".join(money_lines(snapshot))
     )
     if snapshot.errors:

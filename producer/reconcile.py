@@ -68,8 +68,8 @@ class Reconciliation:
     #: Of requests whose answer never came: expected, and at most.
     unconfirmed_usd: float
     unconfirmed_most_usd: float
-    #: Growth of the key's usage since the run began.
-    billed_usd: float
+    #: Growth of the key's usage since the run began; None: nobody looked before it.
+    billed_usd: float | None
     #: Sum over completions and rejects on disk.
     files_usd: float
     #: Completions that are not on disk yet.
@@ -81,13 +81,19 @@ class Reconciliation:
         """What does not agree, in sentences; none when all does."""
         found = []
         tolerance = max(SHARE * self.ledger_usd, LEAST_USD)
-        if self.billed_usd < self.ledger_usd - tolerance:
+        if self.billed_usd is None:
+            found.append(
+                "what the key had been billed before the run was never read, so its usage now says"
+                " nothing of the run"
+            )
+        elif self.billed_usd < self.ledger_usd - tolerance:
             less = self.ledger_usd - self.billed_usd
             found.append(
                 f"OpenRouter billed {less:.6f} USD less than the ledger counted: its usage may lag"
-                " by a minute; an answer without a cost counts at its price"
+                " by a minute; an answer without a cost counts at its price; is it another key"
+                " than the run began with?"
             )
-        if self.billed_usd > self.ledger_usd + self.unconfirmed_most_usd + tolerance:
+        elif self.billed_usd > self.ledger_usd + self.unconfirmed_most_usd + tolerance:
             more = self.billed_usd - self.ledger_usd
             found.append(
                 f"OpenRouter billed {more:.6f} USD more than the ledger counted, and requests"
@@ -112,11 +118,11 @@ def compare(
         AccountError: the account does not answer.
     """
     snapshot = ledger.snapshot()
-    usage = account.balance().usage_usd
+    usage, before = account.balance().usage_usd, ledger.usage_before()
     completions = _table(directory / "completions")
     known = completions.filter(pc.is_valid(completions["generation_id"]))
     places = random.Random(seed).sample(range(known.num_rows), min(sample, known.num_rows))
-    chosen = known.take(places).to_pylist()
+    chosen = known.take(pa.array(places, pa.int64())).to_pylist()
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(lambda row: _differences(account, row), chosen))
     rejects = _table(directory / "rejects" / "completions")
@@ -124,7 +130,7 @@ def compare(
         ledger_usd=snapshot.spent_usd,
         unconfirmed_usd=snapshot.unconfirmed_usd,
         unconfirmed_most_usd=snapshot.unconfirmed_most_usd,
-        billed_usd=usage - ledger.usage_before(usage - snapshot.spent_usd),
+        billed_usd=None if before is None else usage - before,
         files_usd=sum(pc.sum(table["cost_usd"]).as_py() or 0.0 for table in (completions, rejects)),
         backlog=snapshot.backlog,
         sampled=len(chosen),
@@ -138,7 +144,7 @@ def show_reconciliation(found: Reconciliation) -> None:
     for name, value in (
         ("ledger", f"{found.ledger_usd:.6f}"),
         ("unconfirmed", unconfirmed),
-        ("OpenRouter", f"{found.billed_usd:.6f}"),
+        ("OpenRouter", "not known" if found.billed_usd is None else f"{found.billed_usd:.6f}"),
         ("files", f"{found.files_usd:.6f}"),
     ):
         out.print(f"{name:<12} {value} USD", highlight=False)

@@ -5,6 +5,7 @@ cursors where they are.
 """
 
 import itertools
+import logging
 
 from celery import Celery
 
@@ -15,9 +16,11 @@ from fleet.transitions import Fed
 from producer.feeder import Chain, Feeder, as_fed
 from producer.freeze import iter_chains
 
+log = logging.getLogger(__name__)
+
 
 class SampleFeeder(Feeder):
-    """Feeds `per_dataset` prompts of each dataset."""
+    """Feeds `per_dataset` prompts of each dataset, and sends no others."""
 
     def __init__(
         self,
@@ -28,9 +31,9 @@ class SampleFeeder(Feeder):
         per_dataset: int,
     ) -> None:
         super().__init__(config, ledger, app, rows)
+        #: The turns of each chain of the sample, by dataset.
+        self._turns: dict[str, list[str]] = {}
         self._left = {s.name: self._sample(s.name, s.rows, per_dataset) for s in self._sources}
-        #: Every prompt of the sample.
-        self.prompt_ids = [one.prompt_id for part in self._left.values() for one in part]
 
     def finished(self, snapshot: Snapshot) -> bool:
         """Nothing of the sample is left to feed or under way."""
@@ -40,14 +43,29 @@ class SampleFeeder(Feeder):
             return False
         if snapshot.cap_reached:
             return True
-        return not any(self._left.values()) and "live" not in self._ledger.outcomes(self.prompt_ids)
+        over = {d.name for d in snapshot.datasets if d.cancelled or d.ended}
+        open_datasets = self._turns.keys() - over
+        if any(self._left[name] for name in open_datasets):
+            return False
+        ids = [prompt_id for name in open_datasets for prompt_id in self._turns[name]]
+        return "live" not in self._ledger.outcomes(ids)
+
+    def _resend(self, most: int) -> list[str]:
+        ids = [prompt_id for part in self._turns.values() for prompt_id in part]
+        return self._ledger.resend(most, self._lost_after_s(), only=ids) if ids else []
 
     def _feed(self, snapshot: Snapshot, want: int) -> list[str]:
         sent: list[str] = []
         for name, left in self._left.items():
-            batch, self._left[name] = left[:want], left[want:]
+            batch = left[:want]
             accepted = self._ledger.feed(name, batch, None)
             sent += [one.prompt_id for one, ok in zip(batch, accepted, strict=False) if ok]
+            self._left[name] = left[len(accepted) :]
+            if self._left[name] and not accepted and not snapshot.in_flight:
+                log.warning(
+                    "%s: its budget has no room for %d prompts of the pilot", name, len(left)
+                )
+                self._left[name] = []
         return sent
 
     def _sample(self, name: str, rows: int, count: int) -> list[Fed]:
@@ -58,6 +76,7 @@ class SampleFeeder(Feeder):
         for first, chain in itertools.takewhile(lambda c: _before(c, rows), iter_chains(path, 0)):
             if len(found) < len(wanted) and first >= wanted[len(found)]:
                 found.append(as_fed(first, chain))
+                self._turns.setdefault(name, []).extend(turn.prompt_id for turn in chain)
         return found
 
 

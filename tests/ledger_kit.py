@@ -44,7 +44,7 @@ def refused(ledger: Ledger, prompt_id: str = "p") -> str:
 def commit(
     ledger: Ledger,
     held: Claim,
-    spent: int = 1000,
+    spent: int | None = 1000,
     tokens: int = 10,
     followup: tuple[str, bytes] | None = None,
     **more: Any,
@@ -175,14 +175,18 @@ class Fleet:
         return ""
 
     def land(self, lost: float = 0.0) -> None:
-        """The next answer ends; with probability `lost` its worker never sees it."""
+        """The next answer ends; with probability `lost` its worker never sees it, and with the same
+        it does not say what it cost."""
         self.now_ms, _, held, size = heapq.heappop(self.flying)
         self.ledger.tell(self.now_ms)
         prompt_tokens = self.random.randint(1, len(held.payload))
         at = held.endpoint
         cost = round(prompt_tokens * at.prompt_nusd + size * at.completion_nusd)
         self.billed += cost
-        if self.random.random() < lost:
+        chance = self.random.random()
+        if chance < lost:
             self.ledger.release(held, 0, Failure("deadline passed", "m", "failed", presumed=True))
+        elif chance < 2 * lost:
+            assert commit(self.ledger, held, spent=None, tokens=0) == "committed"
         else:
             assert commit(self.ledger, held, spent=cost, tokens=size) == "committed"

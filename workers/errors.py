@@ -20,7 +20,8 @@
     │   ├── TooLarge             413; longer than the context of every allowed endpoint
     │   └── Moderated            403 moderation, guardrails; content policy, refusals
     └── StopFleet            nothing, until its cause is gone: the run pauses
-        ├── OutOfCredits         402, 403 of a budget
+        ├── OutOfCredits         402
+        ├── BudgetReached        402, 403 of a budget of the key, the workspace or a guardrail
         ├── KeyRefused           401, 403
         └── NoEndpoint           404, a model unknown: no allowed endpoint serves it. Where one
                                  endpoint was asked, only that one failed
@@ -163,6 +164,10 @@ class StopFleet(RequestError):
 
 class OutOfCredits(StopFleet):
     """The credits are used up."""
+
+
+class BudgetReached(StopFleet):
+    """A budget of the account is used up."""
 
 
 class KeyRefused(StopFleet):

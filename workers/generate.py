@@ -23,6 +23,7 @@ from fleet.settings import Settings
 from fleet.transitions import ANY_ENDPOINT, Claim, Failure, Purchase, Refusal, nano_usd
 from workers.answers import Answer
 from workers.errors import (
+    BudgetReached,
     Details,
     DropPrompt,
     NoEndpoint,
@@ -30,6 +31,7 @@ from workers.errors import (
     RequestError,
     ServerFailed,
     StopFleet,
+    WrongProvider,
 )
 from workers.job import Job, cost_nusd
 from workers.openrouter import Client, longest_request_s
@@ -171,7 +173,7 @@ class Generator:
         event = self._event(work, "completion", suspect=answer.suspect)
         body = zlib.compress(answer.body, 1)
         purchase = Purchase(
-            spent_nusd=cost_nusd(answer, claim.endpoint, claim.reserved_nusd),
+            spent_nusd=cost_nusd(answer, claim.endpoint),
             prompt_tokens=answer.prompt_tokens,
             completion_tokens=answer.completion_tokens,
             truncated=answer.finish_reason == "length",
@@ -266,7 +268,7 @@ class Generator:
         Where others succeed, a key that is refused may be this prompt's doing: then it counts, so
         that the run is not paused for ever.
         """
-        if self._succeeded and not isinstance(error, OutOfCredits):
+        if self._succeeded and not isinstance(error, OutOfCredits | BudgetReached):
             work.failed += 1
             if work.attempts >= self.job.max_attempts:
                 return self._fail(work, error)
@@ -277,8 +279,8 @@ class Generator:
         return outcome
 
     def _reject(self, work: "_Work", error: RequestError) -> tuple[bytes, bytes]:
-        """A response that was paid for is kept, whatever is wrong with it."""
-        if not error.details.cost_usd:
+        """A response that was paid for, or may have been, is kept, whatever is wrong with it."""
+        if not error.details.cost_usd and not isinstance(error, WrongProvider):
             return b"", b""
         event = self._event(work, "reject", reason=str(error))
         return event, zlib.compress(error.details.body, 1)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from fleet.records import Payload
-from fleet.transitions import ANY_ENDPOINT, Endpoint, nano_usd
+from fleet.transitions import ANY_ENDPOINT, NANO, Endpoint, nano_usd
 from workers.answers import Allowed, Answer
 
 #: A price is sent rounded up here, so that no rounding of ours excludes its own endpoint.
@@ -30,18 +30,23 @@ class Job(msgspec.Struct, frozen=True):
     max_attempts: int
 
     def body(self, payload: Payload, endpoint: Endpoint) -> bytes:
-        """The request. One endpoint is asked, at no more than the price that is reserved for it."""
+        """The request, at no more than the price that is reserved for it.
+
+        One endpoint is asked; with `ANY_ENDPOINT`, those that the run allows.
+        """
         body = {**self.request, "messages": payload.messages}
         if payload.tools:
             body["tools"] = payload.tools
+        price = {
+            "prompt": _per_million(endpoint.prompt_nusd),
+            "completion": _per_million(endpoint.completion_nusd),
+        }
+        if endpoint.request_nusd:
+            price["request"] = _rounded_up(endpoint.request_nusd / NANO)
+        provider = {**self.request["provider"], "max_price": price}
         if endpoint.tag != ANY_ENDPOINT:
-            price = {
-                "prompt": _per_million(endpoint.prompt_nusd),
-                "completion": _per_million(endpoint.completion_nusd),
-            }
-            only = {"only": [endpoint.tag], "allow_fallbacks": False, "max_price": price}
-            body["provider"] = {**self.request["provider"], **only}
-        return msgspec.json.encode(body)
+            provider |= {"only": [endpoint.tag], "allow_fallbacks": False}
+        return msgspec.json.encode({**body, "provider": provider})
 
     def allowed(self, endpoint: Endpoint) -> Allowed:
         """What the response is held against."""
@@ -55,18 +60,22 @@ class Job(msgspec.Struct, frozen=True):
         return self.providers.get(provider, provider)
 
 
-def cost_nusd(answer: Answer, endpoint: Endpoint, reserved_nusd: int) -> int:
-    """What an answer cost. One that does not say is taken at its tokens' price; without their
-    number, at what was held for it."""
+def cost_nusd(answer: Answer, endpoint: Endpoint) -> int | None:
+    """What an answer cost. One that does not say is taken at its tokens' price; None without
+    their number."""
     if answer.cost_usd is not None:
         return nano_usd(answer.cost_usd)
     if not answer.completion_tokens:
-        return reserved_nusd
+        return None
     prompt = answer.prompt_tokens * endpoint.prompt_nusd
-    return round(prompt + answer.completion_tokens * endpoint.completion_nusd)
+    completion = answer.completion_tokens * endpoint.completion_nusd
+    return round(endpoint.request_nusd + prompt + completion)
 
 
 def _per_million(nusd: float) -> float:
     """US dollars per million tokens."""
-    step = 10.0**-PRICE_DIGITS
-    return round(nusd / 1000 + step, PRICE_DIGITS)
+    return _rounded_up(nusd / 1000)
+
+
+def _rounded_up(usd: float) -> float:
+    return round(usd + 10.0**-PRICE_DIGITS, PRICE_DIGITS)

@@ -16,12 +16,9 @@ from workers.errors import Details, RequestError
 #: The in-flight budget, by `metadata.limit_source` or `metadata.reason`.
 IN_FLIGHT_LIMITS = {"openrouter_in_flight_budget", "in_flight_budget_exhausted"}
 #: A budget that is used up, by the same fields; it answers 402 or 403.
-BUDGET_LIMITS = {
-    "openrouter_guardrail_budget",
-    "openrouter_workspace_budget",
-    "openrouter_key_limit",
-    "key_limit",
-}
+BUDGET_LIMITS = {"openrouter_guardrail_budget", "openrouter_workspace_budget"}
+#: The key's own limit: what it has left is told like the credits.
+KEY_LIMITS = {"openrouter_key_limit", "key_limit"}
 #: Words of a refusal that concerns money.
 CREDITS = re.compile(
     r"insufficient credits|requires more credits|can only afford|key limit exceeded", re.IGNORECASE
@@ -139,7 +136,11 @@ def _kind(
     types = _types(error, metadata)
     if limits & IN_FLIGHT_LIMITS:
         return errors.InFlightBudget
-    if code in (402, 403) and (CREDITS.search(message) or limits & BUDGET_LIMITS):
+    if code in (402, 403) and limits & BUDGET_LIMITS:
+        return errors.BudgetReached
+    relayed = message.startswith("Provider returned error")
+    of_key = limits & KEY_LIMITS or (CREDITS.search(message) and not relayed)
+    if code in (402, 403) and of_key:
         return errors.OutOfCredits
     if BANNED.search(message):
         return errors.RateLimited
@@ -148,7 +149,7 @@ def _kind(
         return errors.Moderated
     if "availability" in error:
         return _by_availability(code, as_dict(error["availability"]))
-    if code in (400, 401, 403, 404) and message.startswith("Provider returned error"):
+    if code in (400, 401, 402, 403, 404) and relayed:
         return errors.BadRequest if types & TOO_LONG else errors.ProviderRefused
     if code == 400 and UNKNOWN_MODEL.search(message):
         return errors.NoEndpoint

@@ -3,14 +3,15 @@
 -- ENDPOINTS holds `<tag>|<field>`:
 --   the producer's   provider, prices (nano-USD a token), weight, off (why it may not be asked)
 --   limit (AIMD)     limit, threshold, window_at, grown_at; good, throttled, fresh in the window
---   circuit          half, opened_at, cool_until, backoff, probed, strikes; asked_now, bad in the window
+--   circuit          half, opened_at, cool_until, backoff, probed_at, slow, strikes; asked_now, bad in
+--                    the window
 --   routing          in_flight, credit
 --   statistics       asked, done, tokens, prompt_tokens, spent, latency, latency<k>, throttles,
 --                    failures, wrong, last
 local STATE = {
     'prompt_price', 'completion_price', 'request_price', 'weight', 'limit', 'threshold', 'window_at',
-    'grown_at', 'good', 'throttled', 'fresh', 'half', 'opened_at', 'cool_until', 'backoff', 'probed',
-    'strikes', 'asked_now', 'bad', 'in_flight', 'credit',
+    'grown_at', 'good', 'throttled', 'fresh', 'half', 'opened_at', 'cool_until', 'backoff', 'probed_at',
+    'slow', 'strikes', 'asked_now', 'bad', 'in_flight', 'credit',
 }
 local function states(tags)
     local fields, out = {}, {}
@@ -43,26 +44,29 @@ local function write_state(e, names)
 end
 
 -- The circuit of an endpoint. It opens when half of what was asked since the first refusal of this
--- window was refused, or when nothing at all succeeds; then nothing is asked for `backoff`, doubled each time, and after
--- it one request an interval: half open. Closed again by a success of a request that was sent
--- since, or by a probe that was not refused within its interval (a 429 comes at once, an answer
--- takes its time). The interval and the longest backoff keep a fleet whose endpoints are all down
--- at one request every `probe_ms`.
-local CIRCUIT = {'half', 'opened_at', 'cool_until', 'backoff', 'probed', 'strikes', 'asked_now', 'bad', 'good', 'throttled', 'limit', 'threshold'}
+-- window was refused, or when nothing at all succeeds; then nothing is asked for `backoff`,
+-- doubled each time, and after it one request an interval: half open. Closed again by a success of
+-- a request that was sent since, or by a probe that was not refused in twice the time (`slow`)
+-- that the others were refused in: a 429 comes at once, an answer takes its time, and a request
+-- that fails after minutes has said nothing before. The interval and the longest backoff keep a
+-- fleet whose endpoints are all down at one request every `probe_ms`.
+local CIRCUIT = {'half', 'opened_at', 'cool_until', 'backoff', 'probed_at', 'slow', 'strikes', 'asked_now',
+    'bad', 'good', 'throttled', 'limit', 'threshold'}
 local ENOUGH, FIRST_BACKOFF_MS, LONGEST_COOLING_MS = 8, 1000, 60000
-local function open_circuit(e, retry_ms)
+local function open_circuit(e, retry_ms, took_ms)
     local _, others = string.gsub(redis.call('HGET', RUN, 'routes') or '', '\n', '')
     local longest = math.min(run_number('probe_ms') * (others + 1), LONGEST_COOLING_MS)
     e.backoff = math.min(math.max(2 * e.backoff, FIRST_BACKOFF_MS), longest)
     e.cool_until = NOW + math.min(math.max(e.backoff, retry_ms), LONGEST_COOLING_MS)
     -- When it is back it doubles up to where it was.
     if e.half == 0 then e.threshold = e.limit end
-    e.half, e.opened_at, e.probed, e.limit = 1, NOW, 0, 1
+    e.slow = math.max(e.slow, took_ms)
+    e.half, e.opened_at, e.probed_at, e.limit = 1, NOW, 0, 1
     e.strikes, e.asked_now, e.bad, e.good, e.throttled = 0, 0, 0, 0, 0
     write_state(e, CIRCUIT)
 end
 local function close_circuit(e)
-    e.half, e.probed, e.cool_until = 0, 0, 0
+    e.half, e.probed_at, e.slow, e.cool_until = 0, 0, 0, 0
     write_state(e, CIRCUIT)
 end
 
@@ -89,14 +93,17 @@ local function judge(tag, sent, verdict, retry_ms)
         write_state(e, {'throttled'})
     end
     if verdict == 'account' then return end
-    if e.half == 1 then return open_circuit(e, retry_ms) end
+    if e.half == 1 then return open_circuit(e, retry_ms, NOW - sent) end
     if e.bad == 0 then e.asked_now = 0 end
     e.bad, e.strikes = e.bad + 1, e.strikes + 1
     if e.bad >= math.max(ENOUGH, e.asked_now / 2) or e.strikes >= math.max(ENOUGH, e.in_flight) then
-        return open_circuit(e, retry_ms)
+        return open_circuit(e, retry_ms, NOW - sent)
     end
     write_state(e, {'bad', 'strikes', 'asked_now'})
 end
+
+-- How long a probe has to go unrefused.
+local function patience(e) return math.max(run_number('probe_ms'), 2 * e.slow) end
 
 -- The endpoint that the next request goes to; or nil, and the ms until that may change. Smooth
 -- weighted round robin over those that take requests. With `ranked`, the first of them takes all
@@ -107,7 +114,7 @@ local function choose(except)
     for _, e in ipairs(routes()) do
         if e.tag ~= except and NOW < e.cool_until then wait = math.min(wait, e.cool_until - NOW)
         elseif e.tag ~= except then
-            if e.half == 1 and e.probed == 1 then close_circuit(e) end
+            if e.half == 1 and e.probed_at > 0 and NOW - e.probed_at >= patience(e) then close_circuit(e) end
             if e.half == 1 or e.in_flight < math.floor(e.limit) then free[#free + 1] = e
             else wait = math.min(wait, FULL_WAIT_MS) end
         end
@@ -135,8 +142,10 @@ local function take(e)
     add_at(e.tag, 'asked', 1)
     add_at(e.tag, 'asked_now', 1)
     if e.half == 1 then
-        e.probed, e.cool_until = 1, NOW + run_number('probe_ms')
-        write_state(e, {'probed', 'cool_until'})
+        if e.probed_at == 0 then e.probed_at = NOW end
+        -- While it stays without an answer, another follows now and then.
+        e.cool_until = NOW + math.min(patience(e), LONGEST_COOLING_MS)
+        write_state(e, {'probed_at', 'cool_until'})
     end
 end
 

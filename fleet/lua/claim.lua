@@ -6,9 +6,9 @@ local id, worker, lease, nonce = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 
 local function granted(c, record)
     local payload = string.sub(record, string.find(record, '\n', 1, true) + 1)
-    local e = redis.call('HMGET', ENDPOINTS, c.tag .. '|provider', c.tag .. '|prompt_price', c.tag .. '|completion_price')
+    local e = redis.call('HMGET', ENDPOINTS, c.tag .. '|provider', c.tag .. '|prompt_price', c.tag .. '|completion_price', c.tag .. '|request_price')
     return {'ok', c.fence, payload, redis.call('HGET', ATTEMPTS, id) or '0', int(c.reserved), c.dataset,
-        c.tag, e[1] or '', e[2] or '0', e[3] or '0'}
+        c.tag, e[1] or '', e[2] or '0', e[3] or '0', e[4] or '0'}
 end
 
 if redis.call('HEXISTS', DONE, id) == 1 then forget(id) return {'done', 0} end
@@ -48,7 +48,13 @@ local limit = breaks(most)
 local MONEY_WAIT_MS = 500
 if limit then
     if run_number('in_flight') == 0 then
-        redis.call('HSET', RUN, limit == 'cap' and 'cap_reached' or 'funds_short', 1)
+        -- A cheaper endpoint's turn may come; when none fits there is nothing left to wait for.
+        for _, other in ipairs(routes()) do
+            local _, at_most = prices(other, bytes, tokens)
+            most = math.min(most, at_most)
+        end
+        local short = breaks(most)
+        if short then redis.call('HSET', RUN, short == 'cap' and 'cap_reached' or 'funds_short', 1) end
     end
     -- Room comes when an answer does; asking again at once would only turn messages round.
     wait_until(id, NOW + MONEY_WAIT_MS)

@@ -1,7 +1,7 @@
 -- A response that completes its prompt: record it, mark the prompt done, settle the money.
 -- ARGV: prompt_id, fence, dataset, nano-USD, prompt tokens, completion tokens, truncated 0/1,
 --       endpoint that served it, latency ms, event, body, follow-up prompt_id ('' for none),
---       follow-up record
+--       follow-up record, 1 if it does not say what it cost
 -- → 'committed' | 'duplicate' (another response was first; the money counts) | 'repeated'
 local id, fence, dataset = ARGV[1], ARGV[2], ARGV[3]
 local spent, prompt_tokens, tokens = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -9,7 +9,7 @@ local tag, latency = ARGV[8], tonumber(ARGV[9])
 
 local first = redis.call('HGET', DONE, id)
 if first == fence then return 'repeated' end
-local mine = settle(id, fence, spent, 0, first)
+local mine = settle(id, fence, spent, tonumber(ARGV[14]), first)
 if mine == nil and first then return 'repeated' end
 add_at(tag, 'spent', spent)
 if mine and mine.tag and mine.tag ~= '' then judge(mine.tag, mine.sent, 'good', 0) end

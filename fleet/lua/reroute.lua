@@ -7,8 +7,8 @@ local c = claim_of(id)
 if not c or c.fence ~= fence then return {'lost', 0} end
 
 local function granted()
-    local e = redis.call('HMGET', ENDPOINTS, c.tag .. '|provider', c.tag .. '|prompt_price', c.tag .. '|completion_price')
-    return {'ok', int(c.reserved), c.tag, e[1] or '', e[2] or '0', e[3] or '0'}
+    local e = redis.call('HMGET', ENDPOINTS, c.tag .. '|provider', c.tag .. '|prompt_price', c.tag .. '|completion_price', c.tag .. '|request_price')
+    return {'ok', int(c.reserved), c.tag, e[1] or '', e[2] or '0', e[3] or '0', e[4] or '0'}
 end
 local left = c.tag
 if c.hop == hop then

@@ -1,7 +1,7 @@
 -- Prompts whose task message is due (again): claims that expired, waiting prompts that are due,
 -- and, when the queue is empty, queued prompts whose message is gone.
 -- ARGV: most waiting prompts to return, age ms from which a queued prompt counts as lost (0: none
---       is lost), most lost prompts to return
+--       is lost), most lost prompts to return, the only prompt_ids to look at (none: all)
 -- → prompt_ids, now queued; the caller sends a task message for each
 local most, lost, most_lost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', CLAIMS, '-inf', NOW, 'LIMIT', 0, 1000)) do
@@ -25,13 +25,21 @@ local function admit(id)
     spoken[dataset] = spoken[dataset] + 1
     return true
 end
-local scanned = redis.call('ZRANGEBYSCORE', WAITING, '-inf', NOW, 'LIMIT', 0, most * 2)
-for _, id in ipairs(scanned) do
+local function due(set, before, count)
+    if #ARGV == 3 then return redis.call('ZRANGEBYSCORE', set, '-inf', before, 'LIMIT', 0, count) end
+    local found = {}
+    for i = 4, #ARGV do
+        local score = redis.call('ZSCORE', set, ARGV[i])
+        if score and tonumber(score) <= before then found[#found + 1] = ARGV[i] end
+    end
+    return found
+end
+for _, id in ipairs(due(WAITING, NOW, most * 2)) do
     if #ids >= most then break end
     if admit(id) then ids[#ids + 1] = id end
 end
 if lost > 0 then
-    for _, id in ipairs(redis.call('ZRANGEBYSCORE', QUEUED, '-inf', NOW - lost, 'LIMIT', 0, most_lost)) do
+    for _, id in ipairs(due(QUEUED, NOW - lost, most_lost)) do
         if admit(id) then ids[#ids + 1] = id end
     end
 end

@@ -230,14 +230,17 @@ def test_when_no_endpoint_is_left_the_run_pauses_and_goes_on_by_itself(
     stopped(run, producer)
 
 
+@pytest.mark.parametrize("routing", ["cheapest", "openrouter"])
 def test_a_price_that_rises_unseen_is_not_paid(
-    start_emulator, make_run, write_prompts, wait_for
+    start_emulator, make_run, write_prompts, wait_for, routing: str
 ) -> None:
     """Each request names the price that is reserved for it: dearer, the endpoint does not answer,
     and what is billed stays below the cap."""
     emulator = start_emulator(CONFIG)
-    run_file = RUN.format(path=write_prompts("B1", 6000), routing="cheapest")
-    run = make_run(emulator, run_file.replace("deadline_s", "cap_usd = 0.5\ndeadline_s"))
+    run_file = RUN.format(path=write_prompts("B1", 6000), routing=routing)
+    run_file = run_file.replace("deadline_s", "cap_usd = 0.5\ndeadline_s")
+    ceiling = "[providers]\nmax_completion_usd_per_m = 5.0"
+    run = make_run(emulator, run_file.replace("[providers]", ceiling))
     producer = run.start("producer", "producer", "run", str(run.path), "--yes")
     wait_for(lambda: served(emulator).get("chutes/int4", 0) > 100)
     emulator.change_endpoint("chutes/int4", completion_usd_per_m=50.0)
@@ -246,6 +249,7 @@ def test_a_price_that_rises_unseen_is_not_paid(
     in_flight_at_the_change = 60
     assert len(dear) <= in_flight_at_the_change
     assert run.status()["cap_reached"]
+    assert float(emulator.books()["total_usd"]) <= 0.5
 
 
 def test_providers_lists_every_endpoint_with_its_verdict(start_emulator, make_run) -> None:

@@ -61,3 +61,38 @@ def test_a_pilot_asks_every_endpoint_alike_and_its_answers_are_the_runs(
     assert emulator.books()["billed_requests"] == 215
     assert len(run.rows()) == 215
     assert run.producer("status", str(run.path)).stdout.startswith("ended")
+
+
+def test_a_pilot_after_a_run_asks_for_its_own_prompts_alone(
+    start_emulator, make_run, write_prompts
+) -> None:
+    """What a run left under way waits for that run; a dataset that has come to its budget is
+    passed over, and said."""
+    emulator = start_emulator(CONFIG)
+    path = write_prompts("B1", 300)
+    text = RUN + f'[[datasets]]\nname = "B1"\npath = "{path}"\nbudget_tokens = {{}}\n'
+    run = make_run(emulator, text.format(2000))
+    assert run.producer("run", str(run.path), "--yes").returncode == 0
+    bought = emulator.books()["billed_requests"]
+    pilot = run.producer("pilot", str(run.path), "-n", "100", "--yes")
+    assert pilot.returncode == 0, pilot.stderr
+    assert emulator.books()["billed_requests"] == bought
+    assert "no room for" in pilot.stderr
+
+    run.path.write_text(text.format(100_000))
+    assert run.producer("pilot", str(run.path), "-n", "5", "--yes").returncode == 0
+    assert emulator.books()["billed_requests"] <= bought + 5
+
+
+def test_a_pilot_shows_who_failed(start_emulator, make_run, write_prompts) -> None:
+    """An endpoint that refuses everything has its row, and what it said, markup or not."""
+    emulator = start_emulator(CONFIG)
+    emulator.set_faults({"kind": "provider_502", "endpoint": "inceptron/int4"})
+    run = make_run(
+        emulator, RUN + f'[[datasets]]\nname = "B1"\npath = "{write_prompts("B1", 9)}"\n'
+    )
+    result = run.producer("pilot", str(run.path), "-n", "9", "--yes")
+    assert result.returncode == 0, result.stderr
+    row = next(line for line in result.stdout.splitlines() if " inceptron/int4" in line)
+    assert row.split()[1:3] == ["0", "0"]
+    assert "inceptron/int4: 100% failed:" in result.stdout

@@ -390,6 +390,26 @@ def test_a_pause_keeps_its_first_reason_and_stops_claims(ledger: Ledger) -> None
     assert claim(ledger)
 
 
+def test_the_users_pause_takes_the_place_of_any_other(ledger: Ledger) -> None:
+    """What pauses and resumes by itself does not undo what the user asked for."""
+    assert ledger.pause("out of credits", "first")
+    ledger.pause("user", "the user's", anew=True)
+    assert not ledger.pause("out of credits", "again")
+    paused = ledger.paused()
+    assert paused is not None
+    assert paused["kind"] == "user"
+
+
+def test_only_those_that_are_named_are_sent_again(ledger: Ledger) -> None:
+    """A pilot leaves alone what waits on the ledger besides."""
+    open_dataset(ledger)
+    feed(ledger, "p", "q", "r")
+    for prompt_id in ("p", "q", "r"):
+        ledger.release(claim(ledger, prompt_id), 0)
+    assert ledger.resend(10, 0, only=["q", "x"]) == ["q"]
+    assert sorted(ledger.resend(10, 0)) == ["p", "r"]
+
+
 def test_the_cursor_only_moves_on(ledger: Ledger) -> None:
     """Two feeders feed the same rows: each prompt is sent once, the cursor never goes back."""
     open_dataset(ledger)

@@ -292,6 +292,67 @@ def test_a_probe_that_is_long_in_answering_does_not_keep_the_circuit_open(site: 
     assert not site.told("cheap/int4").circuit_open
 
 
+def test_a_probe_has_the_time_in_which_the_others_were_refused(site: Site) -> None:
+    """Requests fail after a minute: a probe that is five seconds old says nothing. Others follow,
+    a minute apart; what was not refused in two minutes was let in."""
+    site.passes(10)
+    held = []
+    while len(held) < 30:
+        one = site.ask()
+        if one.endpoint.tag == "cheap/int4":
+            held.append(one)
+        else:
+            commit(site.ledger, one)
+    site.passes(60)
+    for one in held:
+        site.ledger.release(one, 3600, Failure("deadline passed", "why", "failed"))
+    assert site.told("cheap/int4").circuit_open
+    site.passes(1.1)
+    probes = []
+    for _ in range(119):
+        probes += [h for h in [site.ask() for _ in range(3)] if h.endpoint.tag == "cheap/int4"]
+        site.passes(1)
+    assert len(probes) == 2
+    assert site.told("cheap/int4").circuit_open
+    site.passes(2)
+    site.ask()
+    assert not site.told("cheap/int4").circuit_open
+
+
+def test_endpoints_that_fail_slowly_see_no_retry_storm(site: Site) -> None:
+    """Every answer is an error after 8 s: the fleet comes down to probes, and its breaker opens."""
+    fleet: list[tuple[float, Claim]] = []
+    sent: list[float] = []
+    while site.now_ms < 300_000:
+        while fleet and fleet[0][0] <= site.now_ms:
+            _, held = fleet.pop(0)
+            site.ledger.release(held, 3600, Failure("server failed", "524", "failed"))
+        while len(fleet) < 60:
+            got = site.ledger.claim(site.prompt(), "w", LEASE_S)
+            if isinstance(got, Refusal):
+                break
+            sent.append(site.now_ms)
+            fleet.append((site.now_ms + 8000, got))
+        site.ledger.pace("w", capacity=60, in_flight=len(fleet))
+        site.passes(0.5)
+    assert site.ledger.snapshot().breaker_open
+    assert len([at for at in sent if at > 100_000]) <= 200 / 5 * 1.2
+
+
+def test_a_resume_that_tries_sends_one_request_to_each_endpoint(site: Site) -> None:
+    """The cause may be gone or not: the rest follow when one has succeeded."""
+    site.ledger.pause("out of credits", "why")
+    assert site.ledger.resume(trying=True)
+    tried = []
+    while isinstance(got := site.ledger.claim(site.prompt(), "w", LEASE_S), Claim):
+        tried.append(got)
+    assert sorted(held.endpoint.tag for held in tried) == sorted(r.tag for r in ALL)
+    (cheap,) = [held for held in tried if held.endpoint.tag == "cheap/int4"]
+    commit(site.ledger, cheap)
+    assert not site.told("cheap/int4").circuit_open
+    assert site.ask().endpoint.tag == "cheap/int4"
+
+
 def test_a_retry_after_is_the_least_rest(site: Site) -> None:
     """The server says when; a minute at most, for it may be wrong."""
     site.break_down("cheap/int4", retry_after_s=17)

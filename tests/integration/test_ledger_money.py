@@ -1,10 +1,10 @@
 """Budgets, the cap and the balance, with a simulated fleet on a real Valkey."""
 
 import pytest
-from ledger_kit import SIZES, Fleet, Numbers, claim, commit, feed, money, open_dataset
+from ledger_kit import LEASE_S, SIZES, Fleet, Numbers, claim, commit, feed, money, open_dataset
 
 from fleet.ledger import Ledger
-from fleet.transitions import Route, nano_usd
+from fleet.transitions import Claim, Refusal, Route, nano_usd
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,54 @@ def test_the_cap_is_nearly_used(ledger: Ledger, numbers: Numbers, sizes: str) ->
     ledger.open({}, numbers | {"max_tokens": 8000, "cap": 2 * cap})
     assert not ledger.snapshot().cap_reached
     assert fleet.fill() == ""
+
+
+def test_an_answer_that_does_not_say_its_cost_is_held_at_the_most(
+    ledger: Ledger, numbers: Numbers
+) -> None:
+    """An endpoint of long answers without usage, beside one of short ones with it: what is expected
+    of an answer is no measure of what it cost."""
+    cap = nano_usd(0.15)
+    ledger.open({}, numbers | {"cap": cap, "max_tokens": 600})
+    open_dataset(ledger, prior=20)
+    billed = 0
+    for number in range(900):
+        if isinstance(held := _claimed(ledger, f"p{number}"), Refusal):
+            break
+        if number % 2:
+            billed += 580 * 1000
+            commit(ledger, held, spent=None, tokens=0)
+        else:
+            billed += 20 * 1000
+            commit(ledger, held, spent=20 * 1000, tokens=20)
+    assert isinstance(held, Refusal)
+    assert held.reason == "cap"
+    assert billed <= cap
+    snapshot = ledger.snapshot()
+    assert 0 < snapshot.unconfirmed_usd < snapshot.unconfirmed_most_usd
+
+
+def _claimed(ledger: Ledger, prompt_id: str) -> Claim | Refusal:
+    feed(ledger, prompt_id)
+    return ledger.claim(prompt_id, "w", LEASE_S)
+
+
+def test_the_cap_is_not_reached_while_a_cheaper_endpoint_fits(
+    ledger: Ledger, numbers: Numbers
+) -> None:
+    """Its turn comes; when it does not fit either, the run has come to its end."""
+    ledger.client.delete(ledger.keys.endpoints)
+    ledger.set_routes([Route(t, t, 0, price, start=9) for t, price in (("a", 3000), ("b", 1000))])
+    ledger.open({}, numbers | {"cap": 1500 * 1000, "max_tokens": 1000, "ranked": 0})
+    open_dataset(ledger)
+    got = [_claimed(ledger, f"p{number}") for number in range(4)]
+    (held,) = [claim for claim in got if isinstance(claim, Claim)][:1]
+    assert held.endpoint.tag == "b"
+    assert not ledger.snapshot().cap_reached
+    commit(ledger, held, spent=600 * 1000)
+    for number in range(4, 8):
+        _claimed(ledger, f"p{number}")
+    assert ledger.snapshot().cap_reached
 
 
 def test_claims_stop_before_the_accounts_money_does(ledger: Ledger, numbers: Numbers) -> None:

@@ -99,6 +99,12 @@ def reasons(providers: Providers, model: str = KIMI, **fields: Any) -> tuple[str
         (Providers(), {"pricing": None}, "price: not fixed"),
         (
             Providers(),
+            {"pricing": {"prompt": "1e-6", "completion": "2e-6", "request": "-1"}},
+            "price: of a request, not fixed",
+        ),
+        (Providers(), {"tag": "chutes|int4"}, "tag: cannot be read"),
+        (
+            Providers(),
             {"tag": None},
             "tag: the listing gives none, so it cannot be pinned",
         ),

@@ -175,10 +175,23 @@ CASES = {
     "403 guardrail budget": Case(
         403,
         body_error(403, "x", limit_source="openrouter_guardrail_budget", limit_usd=5),
-        errors.OutOfCredits,
+        errors.BudgetReached,
     ),
     "403 workspace budget": Case(
-        403, body_error(403, "x", reason="openrouter_workspace_budget"), errors.OutOfCredits
+        403, body_error(403, "x", reason="openrouter_workspace_budget"), errors.BudgetReached
+    ),
+    # A provider's own money is not ours: another provider may accept.
+    "402 of a provider": Case(
+        402,
+        body_error(402, "Provider returned error", provider_name="A"),
+        errors.ProviderRefused,
+        provider="A",
+    ),
+    "403 of a provider without credits": Case(
+        403,
+        body_error(403, "Provider returned error", provider_name="A", raw="Insufficient credits"),
+        errors.ProviderRefused,
+        provider="A",
     ),
     "403 key limit": Case(403, body_error(403, "x", error_type="key_limit"), errors.OutOfCredits),
     "403 key limit in words": Case(

@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 from typing import Annotated, NoReturn
 
+import redis
 import typer
 
 from fleet import run_config
@@ -13,6 +14,7 @@ from fleet.log import setup
 from fleet.run_config import RunConfig
 from fleet.settings import Settings
 from gpu_stage.console import Exit, err, out
+from gpu_stage.token_queue import tokenise_by_queue
 from gpu_stage.token_report import make_report
 from gpu_stage.token_run import tokenise_here
 from gpu_stage.token_tables import show_made, show_report
@@ -40,11 +42,14 @@ def tokens(
     processes: Annotated[
         int, typer.Option("-j", "--processes", min=0, help="Processes; 0: one a core.")
     ] = 0,
+    queue: Annotated[
+        bool, typer.Option("--queue", help="By the workers of the queue `tokens`, at REDIS_URL.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Completions to token ids, verified: what is new goes to samples/, with a report."""
     config = _config(run)
-    made = tokenise_here(config, processes)
+    made = tokenise_by_queue(config, _redis_url()) if queue else tokenise_here(config, processes)
     report = make_report(config)
     show_made(err, made)
     if as_json:
@@ -52,6 +57,13 @@ def tokens(
     else:
         show_report(out, report)
     raise typer.Exit(Exit.SOME_FAILED if made.failed else Exit.OK)
+
+
+def _redis_url() -> str:
+    url = Settings.from_environment().redis_url.reveal()
+    if not url:
+        raise ConfigError("REDIS_URL is not set; without --queue all is done on this machine")
+    return url
 
 
 def _config(path: Path) -> RunConfig:
@@ -73,5 +85,7 @@ def main() -> None:
     except FleetError as error:
         logging.getLogger(__name__).debug("refused", exc_info=True)
         _refuse(str(error))
+    except redis.RedisError as error:
+        _refuse(f"Redis does not answer: {error}")
     except OSError as error:
         _refuse(str(error))

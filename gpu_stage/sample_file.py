@@ -21,6 +21,8 @@ from gpu_stage.samples import SAMPLES
 
 RECIPE = b"eagle_fleet.recipe"
 WRITER = b"eagle_fleet.writer"
+#: The ids, as Parquet names the values of a list.
+IDS = "input_ids.list.element"
 #: A row group has about so many tokens, and at most so many rows.
 ROW_GROUP_TOKENS = 2_000_000
 ROW_GROUP_ROWS = 10_000
@@ -35,6 +37,14 @@ def recipe_digest(path: Path) -> str | None:
     except (FileNotFoundError, pa.ArrowInvalid):
         return None
     return metadata.get(RECIPE, b"").decode() or None
+
+
+def sizes(path: Path) -> tuple[int, int]:
+    """Rows of a samples file, and about how many tokens, by its footer."""
+    footer = pq.read_metadata(path)
+    at = [footer.schema.column(n).path for n in range(footer.num_columns)].index(IDS)
+    groups = (footer.row_group(n).column(at) for n in range(footer.num_row_groups))
+    return footer.num_rows, sum(column.num_values for column in groups)
 
 
 @contextmanager

@@ -33,6 +33,10 @@ class Made:
     rows: int = 0
     tokens: int = 0
 
+    def count(self, rows: int, tokens: int) -> None:
+        self.rows += rows
+        self.tokens += tokens
+
 
 def new_parts(config: RunConfig, recipe: Recipe) -> tuple[list[Path], int]:
     """The parts that have no samples by this recipe, and how many have.
@@ -61,8 +65,7 @@ def tokenise_here(config: RunConfig, processes: int) -> Made:
             match event:
                 case crew.Judged(_, rows, tokens):
                     bar.add(rows, tokens)
-                    made.rows += rows
-                    made.tokens += tokens
+                    made.count(rows, tokens)
                 case crew.Finished(_, outcome):
                     made.outcomes[outcome] += 1
                 case crew.Failed(part, why):

@@ -38,6 +38,11 @@ class Note:
         start = f"{self.provider}: {self.what} {signed(self.offset)} on {share}"
         if self.offset == self.taken_off:
             return f"{start}; the run file takes it off"
+        if self.taken_off:
+            return (
+                f"{start}, and the run file takes {signed(self.taken_off)} off; correct "
+                f"tokens.{self.what}_offsets"
+            )
         named = json.dumps(self.provider, ensure_ascii=False)
         setting = f"tokens.{self.what}_offsets = {{ {named} = {self.offset} }}"
         if self.what == "prompt":

@@ -76,17 +76,22 @@ def _batches(part: Path, recipe: Recipe, tell: Tell) -> Iterator[pa.RecordBatch]
 
 def _read(part: Path) -> Iterator[pa.RecordBatch]:
     """The columns that samples are made of, by row groups: their texts are bounded."""
+    columns = [*COPIED, *JUDGED]
     try:
         with pq.ParquetFile(part) as file:
+            if missing := set(columns) - set(file.schema_arrow.names):
+                raise InputError(_not_a_part(part, f"it lacks {', '.join(sorted(missing))}"))
             for group in range(file.num_row_groups):
-                yield from file.iter_batches(
-                    BATCH_ROWS, row_groups=[group], columns=[*COPIED, *JUDGED]
-                )
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError) as error:
-        raise InputError(
-            f"{part}: cannot be read as a part of completions ({error}); move it out of the "
-            "run's directory, but keep it: its prompts count as done on the ledger"
-        ) from error
+                yield from file.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InputError(_not_a_part(part, str(error))) from error
+
+
+def _not_a_part(part: Path, why: str) -> str:
+    return (
+        f"{part}: cannot be read as a part of completions ({why}); move it out of the run's "
+        "directory, but keep it: its prompts count as done on the ledger"
+    )
 
 
 def _columns(batch: pa.RecordBatch, samples: Sequence[Sample]) -> pa.RecordBatch:

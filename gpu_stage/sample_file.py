@@ -84,7 +84,11 @@ def write(file: BinaryIO, path: Path, batches: Iterable[pa.RecordBatch], digest:
     metadata = {RECIPE: digest, WRITER: f"eagle-fleet {__version__}"}
     schema = SAMPLES.with_metadata(metadata)
     with pq.ParquetWriter(
-        file, schema, compression="zstd", use_dictionary=list(REPEATING)
+        file,
+        schema,
+        compression="zstd",
+        use_dictionary=list(REPEATING),
+        write_statistics=[name for name in schema.names if name != "input_ids"],
     ) as writer:
         for group in _groups(batches):
             writer.write_table(pa.Table.from_batches(group).cast(schema))

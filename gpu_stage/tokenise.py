@@ -6,7 +6,7 @@ the collector writes, since a part file never changes, and while others do the s
 """
 
 import itertools
-from array import array
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -122,7 +122,7 @@ def _columns(batch: pa.RecordBatch, samples: Sequence[Sample]) -> pa.RecordBatch
 def _id_lists(samples: Sequence[Sample]) -> pa.ListArray:
     """The ids of all samples in one buffer: much faster than lists of Python's numbers."""
     offsets = [0, *itertools.accumulate(len(s.input_ids) for s in samples)]
-    ids = b"".join(array("i", s.input_ids).tobytes() for s in samples)
+    ids = b"".join(struct.pack(f"{len(s.input_ids)}i", *s.input_ids) for s in samples)
     values = pa.Array.from_buffers(pa.int32(), offsets[-1], [None, pa.py_buffer(ids)])
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 

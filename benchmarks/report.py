@@ -66,11 +66,12 @@ TOKENS = """## Completions to token ids
 collector writes them; Kimi-K2.5's tokenizer, two cores; the median of {repeats}.
 
 * **gpu-stage tokens** reads Parquet, tokenises, verifies and writes Parquet: two processes, from
-  the start of the command to its end, which was {seconds:.1f} s. All processes together had
+  the start of the command to its end, {seconds:.1f} s. All processes together had
   {peak_mb:,.0f} MB at their peak.
 * **tiktoken** is the limit: `encode_ordinary_batch` in two threads over the same texts in memory.
 * **loop** is what one would write with transformers: rows from Parquet, chat template, fast
-  tokenizer, ids to Parquet, in one process; loading the tokenizer is not in its time.
+  tokenizer, ids to Parquet, in one process, over the first 1,000 rows; loading the tokenizer is
+  not in its time.
 """
 
 EMULATOR = """## Emulator

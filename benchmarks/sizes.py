@@ -45,7 +45,7 @@ FULL = Sizes(
     completions=40_000,
     emulator=(6_000, 12),
     outage_s=12,
-    token_rows=10_000,
+    token_rows=20_000,
 )
 SMOKE = Sizes(
     throughput=(Case(8, 16, 0.5, 30),),

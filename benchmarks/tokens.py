@@ -10,17 +10,16 @@ Part files as the collector writes them, with answers as long as Kimi's, made of
 """
 
 import json
-import random
-import statistics
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tiktoken
@@ -28,23 +27,16 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
-import tokens
-from fleet.schemas import COMPLETIONS
+from benchmarks.measure import Watch
+from benchmarks.token_rows import KIMI, write_parts
 from gpu_stage.sample_file import sizes
 from tokens.families.kimi import DATA as TIKTOKEN_FILE
 from tokens.families.kimi import PATTERN
 from tokens.folder import Folder
 from tokens.tiktoken_codec import read_ranks
-from workers import parts
 
-SHARED = Path(__file__).parents[2] / "shared" / "data"
-KIMI = SHARED / "kimi_tokenizer"
 CORES = 2
 REPEATS = 3
-#: Rows of a part: about the text that the collector puts into one.
-PART_ROWS = 1_000
-#: Texts of some 250 tokens that an answer is put together from.
-REASONING_TEXTS, CONTENT_TEXTS = (4, 24), (1, 5)
 RUN_FILE = """
 [run]
 name = "benchmark"
@@ -68,62 +60,66 @@ def measure(rows: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         run = Path(name)
         (run / "run.toml").write_text(RUN_FILE.format(target=KIMI))
-        _write_parts(run, rows)
-        fleet = [_fleet(run) for _ in range(REPEATS)]
+        write_parts(run, rows)
+        fleet = _median(lambda: _fleet(run))
         counts = [sizes(path)[1] for path in sorted(run.glob("samples/*/*.parquet"))]
-        limit_s = _median(_limit(run))
-        loop_s = _median(_loop(run)) / counts[0] * sum(counts)
-    seconds = statistics.median(one["seconds"] for one in fleet)
+        limit = _median(_limit(run))
+        loop = _median(_loop(run))
+    count, loop_s = sum(counts), loop.wall_s / counts[0] * sum(counts)
     return {
         "rows": rows,
-        "tokens": (count := sum(counts)),
-        "seconds": seconds,
-        "per_s": count / seconds,
-        "peak_mb": max(one["peak_mb"] for one in fleet),
-        "loop_per_s": count / loop_s,
-        "limit_per_s": count / limit_s,
-        "of_limit": limit_s / seconds,
-        "over_loop": loop_s / seconds,
+        "tokens": count,
+        "seconds": fleet.wall_s,
+        "peak_mb": fleet.peak_mb,
         "repeats": REPEATS,
+        "per_s": count / fleet.wall_s,
+        "loop_per_s": count / loop_s,
+        "limit_per_s": count / limit.wall_s,
+        "of_limit": limit.wall_s / fleet.wall_s,
+        "cpu_of_limit": limit.cpu_s / fleet.cpu_s,
     }
 
 
-def _median(once: Callable[[], object]) -> float:
-    def seconds() -> float:
-        began = time.perf_counter()
-        once()
-        return time.perf_counter() - began
+@dataclass(frozen=True)
+class Cost:
+    """What one way took, once."""
 
-    return statistics.median(seconds() for _ in range(REPEATS))
+    wall_s: float
+    #: User and system time of all its processes and threads.
+    cpu_s: float
+    peak_mb: int = 0
 
 
-def _fleet(run: Path) -> dict[str, float]:
-    """Seconds of the command, and the most memory that all its processes had."""
+def _median(once: Callable[[], Cost]) -> Cost:
+    """The middle one of a few times."""
+    costs = sorted((once() for _ in range(REPEATS)), key=lambda cost: cost.wall_s)
+    return costs[REPEATS // 2]
+
+
+def _timed(work: Callable[[], object]) -> Cost:
+    began, cpu = time.perf_counter(), time.process_time()
+    work()
+    return Cost(time.perf_counter() - began, time.process_time() - cpu)
+
+
+def _fleet(run: Path) -> Cost:
+    """The whole command."""
     for path in run.glob("samples/*/*.parquet"):
         path.unlink()
-    began, peak = time.perf_counter(), 0
+    began = time.perf_counter()
     command = [sys.executable, "-m", "gpu_stage", "tokens", str(run), "-j", str(CORES), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        watched = psutil.Process(process.pid)
-        while process.poll() is None:
-            family = [watched, *watched.children(recursive=True)]
-            peak = max(peak, sum(map(_rss, family)))
-            time.sleep(0.1)
-        seconds = time.perf_counter() - began
-        if process.returncode:
-            assert process.stderr
-            raise SystemExit(process.stderr.read().decode())
-    return {"seconds": seconds, "peak_mb": peak // 2**20}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    watch = Watch(process.pid)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    wall_s = time.perf_counter() - began
+    watch.stop()
+    if process.returncode:
+        raise SystemExit(f"gpu-stage tokens ended with status {process.returncode}")
+    return Cost(wall_s, usage.ru_utime + usage.ru_stime, watch.peak_bytes // 2**20)
 
 
-def _rss(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_info().rss)
-    except psutil.NoSuchProcess:
-        return 0
-
-
-def _limit(run: Path) -> Callable[[], object]:
+def _limit(run: Path) -> Callable[[], Cost]:
     """The texts of all rows, encoded by threads and thrown away."""
     encoding = tiktoken.Encoding(
         "kimi", pat_str=PATTERN, mergeable_ranks=read_ranks(KIMI / TIKTOKEN_FILE), special_tokens={}
@@ -133,16 +129,16 @@ def _limit(run: Path) -> Callable[[], object]:
         for row in _rows(run, ("messages", "reasoning", "content"))
         for text in (json.loads(row["messages"])[0]["content"], row["reasoning"], row["content"])
     ]
-    return lambda: encoding.encode_ordinary_batch(texts, num_threads=CORES)
+    return lambda: _timed(lambda: encoding.encode_ordinary_batch(texts, num_threads=CORES))
 
 
-def _loop(run: Path) -> Callable[[], object]:
+def _loop(run: Path) -> Callable[[], Cost]:
     """A plain loop with transformers, the tokenizer loaded before."""
     tokenizer = _fast_tokenizer()
 
     def once() -> None:
         found = []
-        for row in _rows(run, ("prompt_id", "messages", "response"), parts=1):
+        for row in _rows(run, ("prompt_id", "messages", "response"), first=1):
             messages, reply = json.loads(row["messages"]), json.loads(row["response"])
             message = reply["choices"][0]["message"]
             prompt = tokenizer.apply_chat_template(messages, tokenize=False)
@@ -152,7 +148,7 @@ def _loop(run: Path) -> Callable[[], object]:
             found.append({"prompt_id": row["prompt_id"], "input_ids": ids})
         pq.write_table(pa.Table.from_pylist(found), run / "loop.parquet")
 
-    return once
+    return lambda: _timed(once)
 
 
 def _fast_tokenizer() -> PreTrainedTokenizerFast:
@@ -164,63 +160,6 @@ def _fast_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=converted, chat_template=TEMPLATE)
 
 
-def _rows(run: Path, columns: tuple[str, ...], parts: int | None = None) -> Iterator[Row]:
-    for path in sorted(run.glob("completions/*/*.parquet"))[:parts]:
+def _rows(run: Path, columns: tuple[str, ...], first: int | None = None) -> Iterator[Row]:
+    for path in sorted(run.glob("completions/*/*.parquet"))[:first]:
         yield from pq.read_table(path, columns=list(columns), partitioning=None).to_pylist()
-
-
-def _write_parts(run: Path, rows: int) -> None:
-    """Completions in part files, billed as many tokens as they have."""
-    renderer, chance = tokens.load(KIMI), random.Random(7)
-    texts = pq.read_table(SHARED / "smollm2" / "faithful.parquet")["content"].to_pylist()
-    questions = [
-        json.loads(line)["question"]
-        for line in (SHARED / "prompts" / "gsm8k_test.jsonl").read_text("utf-8").splitlines()
-    ]
-    folder = run / "completions/dataset=B1"
-    for start in range(0, rows, PART_ROWS):
-        made = []
-        for number in range(start, min(start + PART_ROWS, rows)):
-            reasoning, content = (
-                "\n\n".join(chance.choices(texts, k=chance.randint(*least_most)))
-                for least_most in (REASONING_TEXTS, CONTENT_TEXTS)
-            )
-            answer = tokens.Answer(content, reasoning)
-            made.append(_values(renderer, number, chance.choice(questions), answer))
-        size = sum(len(row[-1]) for row in made)
-        parts.write(folder, COMPLETIONS, made, ((1, start), (1, start + len(made))), size)
-
-
-def _values(
-    renderer: tokens.Renderer, number: int, question: str, answer: tokens.Answer
-) -> tuple[Any, ...]:
-    messages = [{"role": "user", "content": question}]
-    text, reasoning = answer.content, answer.reasoning
-    detail = {"type": "reasoning.text", "text": reasoning, "format": "unknown", "index": 0}
-    message = {"role": "assistant", "content": text, "reasoning": reasoning}
-    usage = {
-        "prompt_tokens": renderer.count_prefix(messages),
-        "completion_tokens": len(renderer.completion(answer)),
-    }
-    choice = {"index": 0, "finish_reason": "stop", "logprobs": None}
-    reply = {
-        "id": f"gen-{number}",
-        "provider": "Chutes",
-        "choices": [{**choice, "message": {**message, "reasoning_details": [detail]}}],
-        "usage": usage,
-    }
-    columns = {
-        "prompt_id": f"{number:032x}",
-        "messages": json.dumps(messages),
-        "content": text,
-        "reasoning": reasoning,
-        "provider": "Chutes",
-        "endpoint": "chutes/int4",
-        "finish_reason": "stop",
-        "response": json.dumps(reply, ensure_ascii=False, separators=(",", ":")),
-        "worker": "benchmark",
-        **dict.fromkeys(("turn", "attempts", "requested_at", "completed_at"), 0),
-        "latency_s": 1.0,
-        **usage,
-    }
-    return tuple(columns.get(name) for name in COMPLETIONS.names)

@@ -111,7 +111,8 @@ def _rows(part: Path) -> pa.Table:
         ) from error
     prompt = pc.subtract(table["prompt_billed"], table["prompt_found"])
     completion = pc.subtract(table["completion_billed"], table["completion_found"])
-    off = pc.add(*(pc.fill_null(pc.abs(one), 0) for one in (prompt, completion)))
+    sides = (one.cast(pa.int64()) for one in (prompt, completion))
+    off = pc.add(*(pc.fill_null(pc.abs(one), 0) for one in sides))
     table = table.append_column("prompt_off", prompt).append_column("completion_off", completion)
     return table.append_column("off", off).append_column("row", pa.array(range(len(table))))
 

@@ -48,7 +48,10 @@ def test_the_command_makes_samples_and_reports(run: Path) -> None:
     """A directory or its run file; JSON is the report; a second call makes nothing."""
     kit.write_part(run, [kit.row(0), kit.row(1, off=1)])
     status, out, err = ended(gpu_stage("tokens", str(run), "--json"))
-    assert status == 0 and "1 made" in err
+    assert status == 0 and err == (
+        "Parts: 1 made, 0 up to date, 0 busy, 0 failed. "
+        f"2 completions, {2 * (kit.PROMPT_TOKENS + len('It scatters.') + 1):,} tokens.\n"
+    ), "no bar where no terminal is"
     assert json.loads(out) == json.loads((run / "samples/report.json").read_text("utf-8"))
     status, out, err = ended(gpu_stage("tokens", str(run / "run.toml")))
     assert status == 0 and "0 made, 1 up to date" in err
@@ -89,11 +92,7 @@ def test_kill_9_in_the_middle_loses_and_doubles_nothing(run: Path) -> None:
     before = samples_of(run, small).stat().st_mtime_ns
     large = kit.write_part(run, [kit.row(n, f"{n} " * 500) for n in range(1_500)])
     process = gpu_stage("tokens", str(run), "-j", "1")
-    temporary = temporary_of(samples_of(run, large))
-    while not (temporary.exists() and temporary.stat().st_size):
-        assert process.poll() is None
-        time.sleep(0.01)
-    children = psutil.Process(process.pid).children(recursive=True)
+    children = _in_the_middle(process, samples_of(run, large))
     process.send_signal(signal.SIGKILL)
     process.communicate()
     psutil.wait_procs(children, timeout=30)
@@ -106,6 +105,26 @@ def test_kill_9_in_the_middle_loses_and_doubles_nothing(run: Path) -> None:
     assert ids == [f"{n:032x}" for n in range(1_500)]
     files = [path.name for path in samples_of(run, large).parent.iterdir()]
     assert sorted(files) == sorted([small.name, large.name])
+
+
+def _in_the_middle(process: "subprocess.Popen[str]", samples: Path) -> list[psutil.Process]:
+    """Wait until a part of the samples is written; the processes below the command."""
+    temporary = temporary_of(samples)
+    while not (temporary.exists() and temporary.stat().st_size):
+        assert process.poll() is None
+        time.sleep(0.01)
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def test_ctrl_c_is_exit_status_130(run: Path) -> None:
+    """It ends with its children and leaves nothing that looks finished."""
+    large = kit.write_part(run, [kit.row(n, f"{n} " * 500) for n in range(1_500)])
+    process = gpu_stage("tokens", str(run), "-j", "1")
+    children = _in_the_middle(process, samples_of(run, large))
+    process.send_signal(signal.SIGINT)
+    assert ended(process)[0] == 130
+    psutil.wait_procs(children, timeout=30)
+    assert not samples_of(run, large).exists()
 
 
 @pytest.mark.slow

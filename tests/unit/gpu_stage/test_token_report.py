@@ -68,9 +68,14 @@ def test_the_worst_come_with_their_counts_and_text(run: Path, make: Make) -> Non
 
 
 def test_a_constant_is_called_out_with_what_to_do(run: Path, make: Make, model: Path) -> None:
-    """An end token that is not billed shows over both datasets, and is taken off by a key."""
+    """An end token that is not billed shows over both datasets, and is taken off by a key.
+
+    Answers that were cut off have none, and do not count.
+    """
+    kit.write_run(run, model, "[tokens]\ntruncated = true")
+    cut = [kit.row(n, provider='In "c"', finish_reason="length") for n in range(40, 45)]
     rows = [kit.row(n, off=-1, provider='In "c"') for n in range(24)]
-    make(kit.write_part(run, [*rows[:12], kit.row(98), kit.row(99)]))
+    make(kit.write_part(run, [*rows[:12], *cut, kit.row(98), kit.row(99)]))
     make(kit.write_part(run, [*rows[12:], kit.row(97, provider='In "c"')], dataset="B4"))
     (note,) = report(run)["notes"]
     assert (note["what"], note["offset"], note["rows"], note["of"]) == ("completion", -1, 24, 25)

@@ -1,5 +1,6 @@
 """A part of completions becomes a part of samples, once, whole, row for row."""
 
+import fcntl
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -175,6 +176,28 @@ def test_of_two_processes_one_makes_a_part(run: Path, make: Make) -> None:
         assert sample_file.temporary_of(path).read_bytes() in (b"", b"half")
     assert not sample_file.claimed(path)
     assert make(part) is Outcome.MADE
+
+
+def test_a_claim_that_comes_late_leaves_the_finished_file_alone(
+    run: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was opened as another's temporary file may be its finished one by the time it is
+    locked: the other ends between the two."""
+    part = kit.write_part(run, [kit.row(0)])
+    make(part)
+    path = samples_of(run, part)
+    temporary, whole = sample_file.temporary_of(path), path.read_bytes()
+    path.rename(temporary)
+    lock = fcntl.flock
+
+    def late(descriptor: int, operation: int) -> None:
+        temporary.rename(path)
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with sample_file.claim(path) as file:
+        assert file is None
+    assert path.read_bytes() == whole
 
 
 def test_a_failure_leaves_no_file(run: Path, make: Make) -> None:

@@ -66,9 +66,9 @@ def state(snapshot: Snapshot) -> str:
         return f"BREAKER OPEN, probing every few seconds: {'; '.join(reasons)[:300]}"
     if snapshot.cap_reached:
         return "cap reached"
-    if snapshot.workers:
-        return "running"
-    return "ended" if all(map(_ended, snapshot.datasets)) else "no worker yet"
+    if all(map(_ended, snapshot.datasets)):
+        return "ended"
+    return "running" if snapshot.workers else "no worker yet"
 
 
 def _ended(dataset: DatasetCounts) -> bool:
@@ -138,7 +138,7 @@ def money_lines(snapshot: Snapshot) -> list[str]:
     told = forecast(snapshot)
     if told.total_usd is not None:
         ends = [f"projected {money(told.total_usd)} in all"]
-        if told.usd_per_s and told.done_in_s is not None:
+        if told.usd_per_s and told.done_in_s:
             ends.append(f"{money(told.usd_per_s * 3600)} an hour")
             ends.append(f"done in {duration(told.done_in_s)}")
         if told.money_ends_in_s is not None:

@@ -60,3 +60,4 @@ def test_a_pilot_asks_every_endpoint_alike_and_its_answers_are_the_runs(
     assert rest.returncode == 0, rest.stderr
     assert emulator.books()["billed_requests"] == 215
     assert len(run.rows()) == 215
+    assert run.producer("status", str(run.path)).stdout.startswith("ended")

@@ -64,6 +64,7 @@ TOKENS = """## Completions to token ids
 
 {rows:,} completions of {mean:,.0f} tokens in the mean, prompts included, in part files as the
 collector writes them; Kimi-K2.5's tokenizer, two cores; the median of {repeats}.
+Load average before: {load_before}.
 
 * **gpu-stage tokens** reads Parquet, tokenises, verifies and writes Parquet: two processes, from
   the start of the command to its end, {seconds:.1f} s. All processes together had

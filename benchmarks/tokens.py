@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,10 +61,11 @@ def measure(rows: int) -> dict[str, Any]:
         run = Path(name)
         (run / "run.toml").write_text(RUN_FILE.format(target=KIMI))
         write_parts(run, rows)
-        fleet = _median(lambda: _fleet(run))
+        load, encode, follow = os.getloadavg()[0], _limit(run), _loop(run)
+        # In turns, so that other work on the machine disturbs all alike.
+        turns = [(_fleet(run), encode(), follow()) for _ in range(REPEATS)]
+        fleet, limit, loop = map(_median, zip(*turns, strict=True))
         counts = [sizes(path)[1] for path in sorted(run.glob("samples/*/*.parquet"))]
-        limit = _median(_limit(run))
-        loop = _median(_loop(run))
     count, loop_s = sum(counts), loop.wall_s / counts[0] * sum(counts)
     return {
         "rows": rows,
@@ -72,6 +73,7 @@ def measure(rows: int) -> dict[str, Any]:
         "seconds": fleet.wall_s,
         "peak_mb": fleet.peak_mb,
         "repeats": REPEATS,
+        "load_before": round(load, 2),
         "per_s": count / fleet.wall_s,
         "loop_per_s": count / loop_s,
         "limit_per_s": count / limit.wall_s,
@@ -90,10 +92,9 @@ class Cost:
     peak_mb: int = 0
 
 
-def _median(once: Callable[[], Cost]) -> Cost:
-    """The middle one of a few times."""
-    costs = sorted((once() for _ in range(REPEATS)), key=lambda cost: cost.wall_s)
-    return costs[REPEATS // 2]
+def _median(costs: Iterable[Cost]) -> Cost:
+    """The middle one by the clock."""
+    return sorted(costs, key=lambda cost: cost.wall_s)[REPEATS // 2]
 
 
 def _timed(work: Callable[[], object]) -> Cost:

@@ -1,7 +1,8 @@
 """The service `setup`: the first step of `docker compose up`, done in a second, each time.
 
 In: the environment, and /fleet/run/run.toml. Out, in a volume that only this project's
-containers mount: `redis_password` and `flower_password` (given, or made once) and `run_name`.
+containers mount: `redis_password`, `flower_password`,
+`grafana_password` (given, or made once) and `run_name`.
 Status 2 with what to do about it, and nothing else starts, when the run could not go well or
 would spend money that its user does not expect.
 """
@@ -33,7 +34,7 @@ PASSWORD = re.compile(r"[A-Za-z0-9._~+/=@%^*-]{8,200}")
 
 def main() -> int:
     try:
-        for service in ("redis", "flower"):
+        for service in ("redis", "flower", "grafana"):
             keep_password(service)
         check_writable()
         config = run_config.load(RUN / "run.toml")

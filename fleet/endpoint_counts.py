@@ -38,6 +38,8 @@ class EndpointCounts:
     latency_mean_s: float
     latency_p50_s: float
     latency_p95_s: float
+    #: How many were done by class of latency: `latency_bound_s` is a class's upper bound.
+    latency_classes: Mapping[int, int]
     #: Message of its last failure.
     last_error: str
     #: Highest price, US dollars per million tokens.
@@ -95,6 +97,7 @@ def _counts(tag: str, fields: Mapping[str, str], allowed: bool) -> EndpointCount
         latency_mean_s=number("latency") / done / 1000 if done else 0.0,
         latency_p50_s=_quantile(histogram, 0.5),
         latency_p95_s=_quantile(histogram, 0.95),
+        latency_classes=histogram,
         last_error=fields.get("last", ""),
         prompt_usd_per_m=number("prompt_price") * 1e6 / NANO,
         completion_usd_per_m=number("completion_price") * 1e6 / NANO,
@@ -102,10 +105,15 @@ def _counts(tag: str, fields: Mapping[str, str], allowed: bool) -> EndpointCount
 
 
 def _quantile(histogram: Mapping[int, int], q: float) -> float:
-    """Seconds; the classes grow by the fourth root of 2 from 1 ms (`lua/commit.lua`)."""
+    """Seconds, in the middle of a class."""
     left = q * sum(histogram.values())
     for index, count in sorted(histogram.items()):
         left -= count
         if left <= 0:
-            return float(2 ** ((index + 0.5) / 4) / 1000)
+            return latency_bound_s(index - 0.5)
     return 0.0
+
+
+def latency_bound_s(latency_class: float) -> float:
+    """Upper bound of a class; they grow by the fourth root of 2 from 1 ms (`lua/commit.lua`)."""
+    return float(2 ** ((latency_class + 1) / 4) / 1000)

@@ -20,7 +20,7 @@ and one script may touch them all. Every script receives all of them, in `SCRIPT
 | completions | stream | one `fleet.records.Event` (`m`) and its body (`r`) per response | on disk |
 | errors      | hash   | kind of failed attempt → count; `last:<kind>` → last message     | – |
 | endpoints   | hash   | `<tag>|<field>`, as `lua/_endpoints.lua` lists them              | – |
-| workers     | hash   | worker → `<heartbeat ms>|<capacity>|<in flight>`                 | 30 s |
+| workers     | hash   | worker → `<last ms>|<capacity>|<in flight>|<first ms>|<requests>` | 30 s |
 """
 
 SCRIPT_KEYS = (

@@ -156,6 +156,11 @@ class Ledger:
         """Stop a dataset for good; returns how many prompts were taken off the ledger."""
         return int(self._run("cancel", dataset))
 
+    def memory_bytes(self) -> tuple[int, int]:
+        """What Redis uses, and the most that it may use; 0: no limit."""
+        info: Any = self.client.info("memory")
+        return info["used_memory"], info.get("maxmemory") or 0
+
     def snapshot(self) -> Snapshot:
         """All counters at one moment."""
         return read_snapshot(self.client, self.keys)
@@ -319,10 +324,22 @@ class Ledger:
         """Send a prompt back unclaimed: this worker has no slot for it."""
         self._run("yield", prompt_id, int(delay_s * 1000))
 
-    def pace(self, worker: str, *, capacity: int, in_flight: int, leaving: bool = False) -> Pace:
-        """This worker's share of the limit; also its heartbeat."""
+    def pace(
+        self,
+        worker: str,
+        *,
+        capacity: int,
+        in_flight: int,
+        requests: int = 0,
+        leaving: bool = False,
+    ) -> Pace:
+        """This worker's share of the limit; also its heartbeat.
+
+        Args:
+            requests: how many it has ended since it began.
+        """
         share, limit, workers, breaker = self._run(
-            "pace", worker, capacity, in_flight, int(leaving)
+            "pace", worker, capacity, in_flight, int(leaving), requests
         )
         return Pace(int(share), int(limit), int(workers), bool(breaker))
 

@@ -10,6 +10,7 @@ import redis
 from fleet.endpoint_counts import EndpointCounts, endpoint_counts
 from fleet.keys import Keys
 from fleet.transitions import NANO
+from fleet.worker_counts import WorkerCounts, worker_counts
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class Snapshot:
     #: Completions not yet on disk.
     backlog: int
     limit: int
-    workers: int
+    #: Those that report.
+    workers: list[WorkerCounts]
     #: The account as it was last looked at: `remaining_usd`, `usd_per_s`, `at`; or None.
     balance: dict[str, Any] | None
     #: What the account has left is less than one more answer may cost.
@@ -144,7 +146,7 @@ def read_snapshot(client: redis.Redis, keys: Keys) -> Snapshot:
         live=live,
         backlog=backlog,
         limit=int(numbers.get("limit", 0)),
-        workers=sum(_alive(heartbeat) for heartbeat in workers.values()),
+        workers=worker_counts(workers),
         balance=json.loads(numbers["balance"]) if "balance" in numbers else None,
         funds_short=bool(int(numbers.get("funds_short", 0))),
         duplicates=int(numbers.get("duplicates", 0)),
@@ -161,14 +163,6 @@ def read_snapshot(client: redis.Redis, keys: Keys) -> Snapshot:
             numbers.get("routes", b"").decode().split("\n"),
         ),
     )
-
-
-#: A worker that has been silent for longer is not there; it reports twice a second.
-SILENT_S = 30.0
-
-
-def _alive(heartbeat: bytes) -> bool:
-    return time.time() - int(heartbeat.split(b"|")[0]) / 1000 < SILENT_S
 
 
 def _grouped(fields: dict[bytes, bytes]) -> dict[str, dict[str, int]]:

@@ -26,6 +26,8 @@ from producer.cost_report import plan_record, show_cost_plan
 from producer.demo import run_demo
 from producer.execute import Order, feed_run, reach_ledger, run_here
 from producer.forecast import forecast
+from producer.interrupts import Interrupts
+from producer.metrics import serve
 from producer.opening import Opened, only_looking, prepare, write_manifest
 from producer.outcome import conclude
 from producer.pauses import BY_USER
@@ -35,6 +37,7 @@ from producer.policy import judge, needs_of, needs_of_policy
 from producer.progress import endpoint_table, table
 from producer.providers import show_providers
 from producer.reconcile import compare, show_reconciliation
+from producer.watch import watch as watch_run
 
 cli = typer.Typer(
     help="Buy the text an EAGLE-3 draft is trained on: feed a run, watch it, steer it.",
@@ -221,6 +224,34 @@ def status(path: RunFile, as_json: AsJson = False) -> None:
     else:
         out.print(table(snapshot, 0, 0))
         out.print(endpoint_table(snapshot))
+
+
+@cli.command()
+def watch(path: RunFile) -> None:
+    """Show a run live, until it has ended. Ctrl-C stops looking, not the run.
+
+    Where there is no terminal: a line every five seconds.
+    """
+    with reach_ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
+        raise typer.Exit(Exit.OK if watch_run(ledger) else Exit.INTERRUPTED)
+
+
+@cli.command()
+def metrics(
+    path: RunFile,
+    address: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, help="0: a free one.")] = 9464,
+) -> None:
+    """Serve a run's counters to Prometheus at /metrics, until it is stopped."""
+    config = run_config.load(path)
+    with (
+        Interrupts() as interrupts,
+        reach_ledger(config, _settings(), must_exist=True) as (_, ledger),
+        serve(config.run.name, ledger, address, port) as url,
+    ):
+        err.print(f"Metrics of {config.run.name}: {url}", highlight=False, soft_wrap=True)
+        while not interrupts.count:
+            interrupts.wait(3600)
 
 
 @cli.command()

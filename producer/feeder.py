@@ -97,7 +97,7 @@ class Feeder:
     def finished(self, snapshot: Snapshot) -> bool:
         """Every dataset has come to its end and nothing is under way."""
         if self.draining:
-            return snapshot.in_flight == 0 or snapshot.workers == 0
+            return snapshot.in_flight == 0 or not snapshot.workers
         if snapshot.in_flight or snapshot.paused:
             return False
         over = {d.name for d in snapshot.datasets if d.cancelled or d.ended}
@@ -192,13 +192,12 @@ class Feeder:
         now = time.monotonic()
         if now - self._memory_checked_at > MEMORY_CHECK_S:
             self._memory_checked_at = now
-            info = self._ledger.client.info("memory")
-            limit = info.get("maxmemory") or 0
-            short = bool(limit) and info["used_memory"] > MEMORY_LIMIT * limit
+            used, limit = self._ledger.memory_bytes()
+            short = bool(limit) and used > MEMORY_LIMIT * limit
             if short and not self._memory_short:
                 log.warning(
                     "feeding stops: Redis uses %d of %d MB; is the collector running?",
-                    info["used_memory"] >> 20,
+                    used >> 20,
                     limit >> 20,
                 )
             self._memory_short = short

@@ -1,54 +1,14 @@
-"""How a run stands, for a person: a live table on a terminal, plain lines elsewhere."""
+"""How a run stands, in words: its state, its money, a line, tables. Pure."""
 
+import textwrap
 import time
-from types import TracebackType
 
 from rich.box import SIMPLE
-from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 
 from fleet.endpoint_counts import EndpointCounts
 from fleet.snapshot import DatasetCounts, Snapshot
 from producer.forecast import duration, forecast
-from producer.rate import Rate
-
-LINE_INTERVAL_S = 5.0
-
-
-class Progress:
-    """Shows one snapshot after another."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
-        self._requests, self._tokens = Rate(), Rate()
-        self._next_line_at = 0.0
-
-    def __enter__(self) -> "Progress":
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live:
-            self._live.stop()
-
-    def show(self, snapshot: Snapshot) -> None:
-        requests, tokens = (
-            self._requests.update(snapshot.done),
-            self._tokens.update(snapshot.tokens),
-        )
-        if self._live:
-            self._live.update(table(snapshot, requests, tokens))
-        elif time.monotonic() >= self._next_line_at:
-            self._next_line_at = time.monotonic() + LINE_INTERVAL_S
-            self._console.print(line(snapshot, requests, tokens), highlight=False, soft_wrap=True)
 
 
 def money(usd: float) -> str:
@@ -66,9 +26,14 @@ def state(snapshot: Snapshot) -> str:
         return f"BREAKER OPEN, probing every few seconds: {'; '.join(reasons)[:300]}"
     if snapshot.cap_reached:
         return "cap reached"
-    if all(map(_ended, snapshot.datasets)):
+    if has_ended(snapshot):
         return "ended"
     return "running" if snapshot.workers else "no worker yet"
+
+
+def has_ended(snapshot: Snapshot) -> bool:
+    """Nothing more is bought of any dataset."""
+    return all(map(_ended, snapshot.datasets))
 
 
 def _ended(dataset: DatasetCounts) -> bool:
@@ -112,7 +77,7 @@ def table(snapshot: Snapshot, requests_per_s: float, tokens_per_s: float) -> Tab
         shown.add_row(name, *cells, budget, money(d.spent_usd))
     shown.caption_justify = "left"
     shown.caption = (
-        f"{snapshot.in_flight} in flight, limit {snapshot.limit}, {snapshot.workers} workers"
+        f"{snapshot.in_flight} in flight, limit {snapshot.limit}, {len(snapshot.workers)} workers"
         f" · {requests_per_s:.1f} req/s · {tokens_per_s:,.0f} tok/s"
         f" · {snapshot.backlog} not yet on disk\n" + "\n".join(money_lines(snapshot))
     )
@@ -169,7 +134,9 @@ def endpoint_table(snapshot: Snapshot) -> Table:
         )
     shown.caption_justify = "left"
     shown.caption = "\n".join(
-        f"{e.tag}: {e.last_error}" for e in snapshot.endpoints if e.last_error
+        textwrap.shorten(f"{e.tag}: {e.last_error}", 72, placeholder=" …")
+        for e in snapshot.endpoints
+        if e.last_error
     )
     return shown
 

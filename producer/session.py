@@ -5,9 +5,6 @@ kept. The second aborts. Either way the run can be started again.
 """
 
 import logging
-import signal
-import threading
-from types import FrameType, TracebackType
 
 import redis
 from kombu.exceptions import KombuError
@@ -17,42 +14,13 @@ from producer.account_watch import AccountWatch
 from producer.children import Workforce
 from producer.console import err
 from producer.feeder import Feeder
+from producer.interrupts import Interrupts
 from producer.pauses import DRAINING
-from producer.progress import Progress
+from producer.watch import Progress
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.2
-
-
-class Interrupts:
-    """Counts the user's wishes to stop, for the time of a `with` block."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._wake = threading.Event()
-
-    def __enter__(self) -> "Interrupts":
-        self._before = {s: signal.signal(s, self._on) for s in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _on(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
-        self._wake.set()
-
-    def wait(self, seconds: float) -> None:
-        """Sleep, or until the next wish to stop."""
-        self._wake.wait(seconds)
-        self._wake.clear()
 
 
 class Session:
@@ -73,7 +41,7 @@ class Session:
 
     def run(self) -> bool:
         """Returns when the feeder has finished, or was drained; False when it was aborted."""
-        with Interrupts() as interrupts, Progress(err) as progress, self._watch:
+        with Interrupts() as interrupts, Progress(err, self._ledger) as progress, self._watch:
             while not self._round(progress):
                 interrupts.wait(TICK_S)
                 if interrupts.count and not self._feeder.draining:

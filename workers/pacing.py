@@ -40,6 +40,7 @@ class Gate:
         self._condition = threading.Condition()
         self._size = 0
         self._used = 0
+        self._released = 0
         self._closed = False
 
     def resize(self, size: int) -> None:
@@ -70,11 +71,17 @@ class Gate:
     def release(self) -> None:
         with self._condition:
             self._used -= 1
+            self._released += 1
             self._condition.notify()
 
     @property
     def used(self) -> int:
         return self._used
+
+    @property
+    def released(self) -> int:
+        """How many slots were given back so far."""
+        return self._released
 
 
 class Pacer:
@@ -128,7 +135,11 @@ class Pacer:
 
     def _report(self, leaving: bool = False) -> Pace:
         return self._ledger.pace(
-            self._worker, capacity=self._capacity, in_flight=self.gate.used, leaving=leaving
+            self._worker,
+            capacity=self._capacity,
+            in_flight=self.gate.used,
+            requests=self.gate.released,
+            leaving=leaving,
         )
 
 

@@ -5,7 +5,7 @@
 -- were throttled, as DCTCP does (Alizadeh et al. 2010): limit * (1 - (1 - decrease) * share), so
 -- that a few stray 429s cost little and a provider at its limit halves it. Floor 1.
 -- Also the workers' heartbeats.
--- ARGV: worker, capacity, in flight, '1' to leave
+-- ARGV: worker, capacity, in flight, '1' to leave, requests that it has ended
 -- → {this worker's share of the limit, the limit, live workers, 1 if every circuit is open}
 local worker, capacity = ARGV[1], tonumber(ARGV[2])
 local ceiling = run_number('concurrency')
@@ -59,7 +59,12 @@ limit = math.max(1, math.min(limit, ceiling))
 redis.call('HSET', RUN, 'limit', int(math.floor(limit)))
 
 if ARGV[4] == '1' then redis.call('HDEL', WORKERS, worker)
-else redis.call('HSET', WORKERS, worker, int(NOW) .. '|' .. ARGV[2] .. '|' .. ARGV[3]) end
+else
+    local known = redis.call('HGET', WORKERS, worker)
+    local since = known and string.match(known, '|(%d+)|%d+$') or int(NOW)
+    redis.call('HSET', WORKERS, worker,
+        table.concat({int(NOW), ARGV[2], ARGV[3], since, ARGV[5]}, '|'))
+end
 local names, capacities, total = {}, {}, 0
 local seen_all = redis.call('HGETALL', WORKERS)
 for i = 1, #seen_all, 2 do

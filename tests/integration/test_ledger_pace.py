@@ -135,6 +135,6 @@ def test_a_worker_that_leaves_or_dies_gives_up_its_share(ledger: Ledger) -> None
     for name in ("a", "b", "c"):
         pace(ledger, name)
     assert pace(ledger, "a", leaving=True).share == 0
-    ledger.client.hset(ledger.keys.workers, "b", "1|100|0")
+    ledger.client.hset(ledger.keys.workers, "b", "1|100|0|1|0")
     last = pace(ledger, "c")
     assert (last.share, last.workers) == (8, 1)

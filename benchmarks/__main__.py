@@ -23,6 +23,7 @@ from benchmarks import (
     report,
     resume,
     throughput,
+    tokens,
 )
 from benchmarks.sizes import FULL, SMOKE, Sizes
 
@@ -50,6 +51,7 @@ SUBJECTS: dict[str, Callable[[Sizes], Any]] = {
     "feeder": lambda sizes: feeder.measure(sizes.feeder_prompts),
     "collector": lambda sizes: collector.measure(sizes.completions),
     "outage": lambda sizes: outage.measure(sizes.outage_s),
+    "tokens": lambda sizes: tokens.measure(sizes.token_rows),
     "resume": lambda sizes: resume.measure(*sizes.resume, sizes.resume_limit_s),
 }
 

@@ -60,6 +60,23 @@ its peak, {parquet_mb:.0f} MB written. A loop that appends JSON lines: {lines_pe
 {lines_mb:.0f} MB. Ratio {ratio:.2f}. Starting the interpreter is in the collector's time.
 """
 
+TOKENS = """## Completions to token ids
+
+{rows:,} completions of {mean:,.0f} tokens in the mean, prompts included, in part files as the
+collector writes them; Kimi-K2.5's tokenizer, two cores; the median of {repeats}.
+Load average before: {load_before}.
+
+* **gpu-stage tokens** reads Parquet, tokenises, verifies and writes Parquet: two processes, from
+  the start of the command to its end, {seconds:.1f} s. All processes together had
+  {peak_mb:,.0f} MB at their peak.
+* **tiktoken** is the limit: `encode_ordinary_batch` in two threads over the same texts in memory.
+  Of the limit the command reaches {of_limit:.0%} by the clock, start included, and
+  {cpu_of_limit:.0%} by CPU time, which other work on the machine disturbs less.
+* **loop** is what one would write with transformers: rows from Parquet, chat template, fast
+  tokenizer, ids to Parquet, in one process, over the first 1,000 rows; loading the tokenizer is
+  not in its time.
+"""
+
 EMULATOR = """## Emulator
 
 Is the harness the limit? The emulator alone on one core, wrk on another with {connections:,}
@@ -89,6 +106,7 @@ def page(results: dict[str, Any]) -> str:
     parts = [_head(results["machine"]), _throughput(results)]
     parts.append(SECTIONS.format(**results["feeder"]))
     parts.append(COLLECTOR.format(**results["collector"]))
+    parts.append(_tokens(results["tokens"]))
     parts.append(_outage(results["outage"]))
     parts.append(_resume(results["resume"]))
     emulator = results["emulator"]
@@ -173,6 +191,19 @@ def _outage(outage: dict[str, Any]) -> str:
     ]
     head = ("client", "before", "meanwhile", "ratio", "after", "refused", "regained after s")
     return OUTAGE.format(**outage) + "\n" + _table(head, body)
+
+
+def _tokens(tokens: dict[str, Any]) -> str:
+    if not tokens:
+        return "## Completions to token ids\n\nNot measured: no tokenizer in ../shared/data here.\n"
+    rates = (
+        ("gpu-stage tokens", tokens["per_s"]),
+        ("tiktoken, the limit", tokens["limit_per_s"]),
+        ("loop", tokens["loop_per_s"]),
+    )
+    body = [(name, f"{rate:,.0f}", _ratio(tokens["per_s"], rate)) for name, rate in rates]
+    text = TOKENS.format(**tokens, mean=tokens["tokens"] / tokens["rows"])
+    return text + "\n" + _table(("", "tokens per second", "× fleet"), body)
 
 
 def _resume(resume: dict[str, Any]) -> str:

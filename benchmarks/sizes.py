@@ -26,6 +26,8 @@ class Sizes:
     emulator: tuple[int, int]
     #: Seconds of each phase of the outage.
     outage_s: float
+    #: Completions that become token ids.
+    token_rows: int
 
 
 FULL = Sizes(
@@ -43,6 +45,7 @@ FULL = Sizes(
     completions=40_000,
     emulator=(6_000, 12),
     outage_s=12,
+    token_rows=20_000,
 )
 SMOKE = Sizes(
     throughput=(Case(8, 16, 0.5, 30),),
@@ -52,4 +55,5 @@ SMOKE = Sizes(
     completions=1_000,
     emulator=(50, 4),
     outage_s=4,
+    token_rows=40,
 )

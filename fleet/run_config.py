@@ -104,6 +104,19 @@ class Providers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     share_for_others: float = 0.05
 
 
+class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[tokens]`: which completions become samples, see docs/tokens.md."""
+
+    #: How far a count may be off: so many tokens and such a part of those found.
+    near_tokens: int = 2
+    near_share: float = 0.005
+    #: Whether answers that were cut off at `sampling.max_tokens` are samples.
+    truncated: bool = False
+    #: Billed minus found, by the provider's display name, where that is a constant.
+    prompt_offsets: dict[str, int] = {}
+    completion_offsets: dict[str, int] = {}
+
+
 class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One `[[datasets]]` table: a named set of prompts."""
 
@@ -155,6 +168,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     datasets: list[Dataset]
     sampling: Sampling = Sampling()
     providers: Providers = Providers()
+    tokens: Tokens = Tokens()
 
 
 class RunConfig(msgspec.Struct, frozen=True):
@@ -165,6 +179,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     sampling: Sampling
     providers: Providers
     datasets: list[Dataset]
+    tokens: Tokens = Tokens()
 
     @property
     def directory(self) -> Path:
@@ -224,7 +239,7 @@ def load(
         else msgspec.structs.replace(dataset, column=column, template=template)
         for dataset in file.datasets
     ]
-    config = RunConfig(path.resolve(), run, file.sampling, file.providers, datasets)
+    config = RunConfig(path.resolve(), run, file.sampling, file.providers, datasets, file.tokens)
     for problem in _problems(config):
         raise ConfigError(f"{path}: {problem}")
     return config
@@ -295,6 +310,14 @@ def _problems(config: RunConfig) -> list[str]:
                 ("max_prompt_usd_per_m", providers.max_prompt_usd_per_m),
                 ("max_completion_usd_per_m", providers.max_completion_usd_per_m),
             )
+        ),
+        (
+            config.tokens.near_tokens >= 0,
+            f"tokens.near_tokens = {config.tokens.near_tokens}: must be 0 or more",
+        ),
+        (
+            0 <= config.tokens.near_share < 1,
+            f"tokens.near_share = {config.tokens.near_share}: must be in [0, 1)",
         ),
         (names, "no [[datasets]] table: name at least one"),
         (len(set(names)) == len(names), f"dataset names repeat: {', '.join(names)}"),

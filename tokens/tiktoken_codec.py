@@ -20,6 +20,7 @@ from tokens.errors import FolderError
 #: word costs quadratic time. The cuts change ids, so they are part of the tokenizer.
 LONGEST_TEXT = 400_000
 LONGEST_RUN = 25_000
+WINDOW = LONGEST_RUN // 2
 _RUN = re.compile(r"\s+|\S+")
 
 
@@ -41,7 +42,7 @@ class TiktokenCodec:
         return self._encoding.max_token_value + 1
 
     def encode(self, text: str) -> list[int]:
-        if len(utf8(text)) <= LONGEST_RUN:
+        if len(utf8(text)) <= LONGEST_TEXT and not has_long_run(text):
             return self._encoding.encode_ordinary(text)
         return [n for part in cut(text) for n in self._encoding.encode_ordinary(part)]
 
@@ -54,6 +55,14 @@ class TiktokenCodec:
             return self._encoding.decode_single_token_bytes(token_id)
         except KeyError:
             return None
+
+
+def has_long_run(text: str) -> bool:
+    """Whether a run may be longer than LONGEST_RUN. Such a run holds all of a window of half that
+    length, so a look at the start of each window is enough: most texts are long, their words not.
+    """
+    windows = range(0, len(text) - WINDOW, WINDOW)
+    return any(_RUN.fullmatch(text, at, at + WINDOW) for at in windows)
 
 
 def cut(text: str) -> Iterator[str]:

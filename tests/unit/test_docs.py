@@ -9,6 +9,8 @@ import typer
 
 from fleet import run_config, settings
 from fleet.schemas import COMPLETIONS, PROMPTS
+from gpu_stage.cli import cli as gpu_stage_cli
+from gpu_stage.samples import SAMPLES
 from producer.cli import cli
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +24,13 @@ def _names(*pages: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "table",
-    [run_config.Run, run_config.Sampling, run_config.Providers, run_config.Dataset],
+    [
+        run_config.Run,
+        run_config.Sampling,
+        run_config.Providers,
+        run_config.Tokens,
+        run_config.Dataset,
+    ],
     ids=lambda table: table.__name__,
 )
 def test_every_key_of_the_run_file_is_documented(table: type[msgspec.Struct]) -> None:
@@ -41,7 +49,7 @@ def test_every_environment_variable_is_documented() -> None:
 
 def test_every_column_is_documented() -> None:
     """docs/files.md has every column of the Parquet files."""
-    assert {*COMPLETIONS.names, *PROMPTS.names} <= _names("docs/files.md")
+    assert {*COMPLETIONS.names, *PROMPTS.names, *SAMPLES.names} <= _names("docs/files.md")
 
 
 def test_every_command_is_in_the_readme() -> None:
@@ -50,6 +58,13 @@ def test_every_command_is_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     missing = {name for name in commands if not re.search(rf"producer {name}\b", text)}
     assert missing <= {"resume"}, "resume is named beside pause"
+
+
+def test_every_command_of_the_gpu_stage_is_in_the_readme() -> None:
+    """The README shows every subcommand of `gpu-stage`."""
+    commands = set(typer.main.get_command(gpu_stage_cli).commands)  # type: ignore[attr-defined]
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert commands and all(f"gpu-stage {name}" in text for name in commands)
 
 
 def test_links_between_pages_lead_somewhere() -> None:

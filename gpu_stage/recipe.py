@@ -1,0 +1,164 @@
+"""What decides which sample a completion becomes, and a digest of it.
+
+In: a run's configuration, its manifest, the target's folder. Out: a `Recipe`. Invariant: two
+recipes with one digest make the same samples of the same completions. So a samples file that
+bears another digest is made again. It knows nothing of files of samples.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import tokens
+from fleet.errors import ConfigError
+from fleet.run_config import RunConfig, Sampling
+from tokens import Renderer, Rules, TokensError
+
+#: Files of a model folder that a renderer is made of.
+TOKENIZER_FILES = (
+    "chat_template.jinja",
+    "config.json",
+    "tiktoken.model",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the completions of a run become samples. Goes to other processes as it is."""
+
+    target: Path
+    #: Digest of the target's tokenizer files.
+    tokenizer: str
+    #: Whether the run asked its target to think.
+    thinking: bool
+    #: For a provider that `by_provider` does not have.
+    rules: Rules
+    by_provider: Mapping[str, Rules]
+    digest: str
+
+    def rules_of(self, provider: str | None) -> Rules:
+        return self.by_provider.get(provider or "", self.rules)
+
+    def renderer(self) -> Renderer:
+        """The target's renderer; a process loads it once."""
+        return _renderer(self.target, self.tokenizer)
+
+
+def recipe_of(config: RunConfig) -> Recipe:
+    """The recipe of a run as it stands.
+
+    Raises:
+        ConfigError: the run file names no target, or a folder without a tokenizer.
+    """
+    if config.target is None:
+        raise ConfigError(
+            f"{config.path}: run.target is missing: name the folder with the target's tokenizer "
+            'files and config.json, such as target = "models/Kimi-K2.5"'
+        )
+    tokenizer = _digest_of_files(
+        path for name in TOKENIZER_FILES if (path := config.target / name).is_file()
+    )
+    try:
+        family = _renderer(config.target, tokenizer).family
+    except TokensError as error:
+        raise ConfigError(f"{config.path}: run.target = {config.run.target!r}: {error}") from error
+    rules, by_provider = _rules(config)
+    thinking = thinks(config.sampling)
+    shapes = {
+        "code": _code(),
+        "tokenizer": tokenizer,
+        "family": family,
+        "thinking": thinking,
+        "rules": _plain(rules),
+        "by_provider": {name: _plain(own) for name, own in by_provider.items()},
+    }
+    digest = hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()
+    return Recipe(config.target, tokenizer, thinking, rules, by_provider, digest)
+
+
+def thinks(sampling: Sampling) -> bool:
+    """Whether the target was asked to think: it is, unless the run says that it is not to."""
+    reasoning = sampling.reasoning or {}
+    template = sampling.extra.get("chat_template_kwargs")
+    asked = template if isinstance(template, dict) else {}
+    off = (
+        reasoning.get("enabled") is False,
+        reasoning.get("effort") == "none",
+        asked.get("thinking") is False,
+        asked.get("enable_thinking") is False,
+    )
+    return not any(off)
+
+
+def allowed_providers(directory: Path) -> frozenset[str]:
+    """Display names that the run has allowed at any of its starts; none when it had none.
+
+    All starts: who may not be asked any more, because of a price or an outage, has answered
+    rightly before.
+
+    Raises:
+        ConfigError: the manifest is damaged.
+    """
+    path = directory / "manifest.json"
+    if not path.exists():
+        return frozenset()
+    try:
+        sessions = json.loads(path.read_bytes())["sessions"]
+        return frozenset(
+            endpoint["provider_name"]
+            for session in sessions
+            for endpoint in session["endpoints"]
+            if endpoint["kept"]
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is damaged ({error!r}); move it away") from None
+
+
+def _rules(config: RunConfig) -> tuple[Rules, dict[str, Rules]]:
+    """The rules of every provider, and of those that the run file names."""
+    table = config.tokens
+    common: dict[str, Any] = {
+        "near_tokens": table.near_tokens,
+        "near_share": table.near_share,
+        "truncated": table.truncated,
+        "providers": allowed_providers(config.directory),
+    }
+    named = table.prompt_offsets.keys() | table.completion_offsets.keys()
+    return Rules(**common), {
+        name: Rules(
+            **common,
+            prompt_offset=table.prompt_offsets.get(name, 0),
+            completion_offset=table.completion_offsets.get(name, 0),
+        )
+        for name in named
+    }
+
+
+def _plain(rules: Rules) -> dict[str, Any]:
+    return asdict(rules) | {"providers": sorted(rules.providers)}
+
+
+@lru_cache(maxsize=2)
+def _renderer(target: Path, tokenizer: str) -> Renderer:
+    """`tokenizer` is there for the cache: a folder whose files change is read again."""
+    return tokens.load(target)
+
+
+@lru_cache(maxsize=1)
+def _code() -> str:
+    """The code that text becomes ids by."""
+    return _digest_of_files(sorted(Path(tokens.__file__).parent.rglob("*.py")))
+
+
+def _digest_of_files(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        content = path.read_bytes()
+        digest.update(f"{path.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()

@@ -1,0 +1,5 @@
+"""`python -m gpu_stage`, the same as the `gpu-stage` command."""
+
+from gpu_stage.cli import main
+
+main()

@@ -1,0 +1,61 @@
+"""The steps of a merge. In: runs, settings, a folder's name. Out: the folder, complete, or none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gpu_stage.files import whole_folder
+from gpu_stage.merge.card import card
+from gpu_stage.merge.choose import choose
+from gpu_stage.merge.counts import count_tokens
+from gpu_stage.merge.record import make_record, of_files, of_runs
+from gpu_stage.merge.scatter import scatter
+from gpu_stage.merge.settings import MergeFile
+from gpu_stage.merge.survey import survey
+from gpu_stage.runs import open_runs
+
+
+def merge(paths: Sequence[Path], out: Path, settings: MergeFile) -> dict[str, Any]:
+    """Make a training set.
+
+    Args:
+        paths: directories or run files; of equal rows the one in the earlier run stays.
+
+    Returns:
+        The record that is in `set.json`.
+
+    Raises:
+        ConfigError: `out` is there, or the settings do not fit the runs.
+        InputError: a run cannot be used as it is.
+    """
+    runs = open_runs(paths)
+    parts = [part for run in runs for part in run.parts()]
+    verdicts = {run.name: run.verdicts_for(settings.filters.audit) for run in runs}
+    with whole_folder(out) as folder:
+        scratch = folder / "scratch"
+        scratch.mkdir()
+        seen = survey(parts, settings, verdicts, scratch)
+        choose(seen, settings)
+        scatter(seen, settings, folder, scratch)
+        shutil.rmtree(scratch)
+        record = make_record(seen, settings, folder)
+        np.save(folder / "token_counts.npy", count_tokens(_train(folder)))
+        record |= {"runs": of_runs(runs, seen, out), "files": of_files(folder)}
+        (folder / "set.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+        (folder / "card.md").write_text(card(out.name, record), "utf-8")
+    return record
+
+
+def _train(folder: Path) -> Iterator[pa.Table]:
+    for path in sorted(folder.glob("train/part-*.parquet")):
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(1024, columns=["input_ids", "loss_spans"]):
+                yield pa.Table.from_batches([batch])

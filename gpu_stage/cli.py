@@ -3,12 +3,15 @@
 import json
 import logging
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
 from fleet.errors import FleetError
 from gpu_stage.console import Exit, err, out
+from gpu_stage.conversations import export_conversations, import_conversations
+from gpu_stage.conversations.bring import Import
+from gpu_stage.conversations.give import Export
 from gpu_stage.merge import merge as make_set
 from gpu_stage.merge import settings
 
@@ -23,11 +26,6 @@ Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN…", help="Directories of runs, or their run files.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
-
-
-@cli.callback()
-def _commands() -> None:
-    """Keeps the subcommand's name in the command line while there is only one."""
 
 
 @cli.command()
@@ -54,6 +52,60 @@ def merge(
     for reason, count in record["overall"]["dropped"].items():
         out.print(f"  {count:>9,} left out: {reason}", highlight=False)
     out.print(f"Wrote {directory}/card.md", highlight=False)
+
+
+@cli.command("export-conversations")
+def export(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|DIR", help="A run, or the folder of a training set.")
+    ],
+    style: Annotated[
+        Literal["specforge", "speculators", "openai", "sharegpt"],
+        typer.Option("--format", help="Whose rows to write."),
+    ],
+    file: Annotated[Path, typer.Option("--out", metavar="FILE.jsonl", help="The file to write.")],
+    fidelity: Annotated[
+        list[str] | None,
+        typer.Option(help="Only answers whose ids are known so; may be repeated."),
+    ] = None,
+    side: Annotated[
+        Literal["train", "heldout"], typer.Option(help="Of a training set, which side.")
+    ] = "train",
+) -> None:
+    """Write the answers of a run as another project reads them."""
+    done = export_conversations(Export(source, style, file, fidelity or [], side))
+    out.print(f"Wrote {done.written:,} answers to {file}", highlight=False)
+    for reason, count in sorted(done.left_out.items()):
+        out.print(f"  {count:>9,} left out: {reason}", highlight=False)
+
+
+@cli.command("import-conversations")
+def bring(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="JSON Lines.")],
+    run: Annotated[
+        Path, typer.Option(metavar="RUN", help="A run of their own: its directory or run file.")
+    ],
+    dataset: Annotated[str, typer.Option(help="The dataset's name in the run.")],
+    turns: Annotated[
+        Literal["last", "all"],
+        typer.Option(help="Which answers the target wrote: the last of a conversation, or all."),
+    ] = "last",
+) -> None:
+    """Make completions of conversations that the target answered elsewhere."""
+    done = import_conversations(Import(files, run, dataset, turns))
+    out.print(
+        f"{done.lines:,} lines read: {done.conversations:,} conversations, "
+        f"{done.completions:,} answers",
+        highlight=False,
+    )
+    for reason, count in sorted(done.rejected.items()):
+        out.print(f"  {count:>9,} set aside: {reason}", highlight=False)
+    if done.assumed_whole:
+        out.print(
+            f"Of {done.assumed_whole:,} answers nothing says how they ended: taken to be whole",
+            highlight=False,
+        )
+    out.print(f"Next: gpu-stage tokens {run}", highlight=False)
 
 
 def _refuse(text: str) -> NoReturn:

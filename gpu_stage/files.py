@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,6 +47,27 @@ def sha256(path: Path) -> str:
     """The hash of a file, 64 hex digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[TextIO]:
+    """A text file to write into, which gets its name at the end; an error leaves none.
+
+    Raises:
+        ConfigError: `path` is there already.
+    """
+    if path.exists():
+        raise ConfigError(f"{path}: is there already; name another file or move it away")
+    temporary = path.with_name(f".{path.name}.unfinished")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            yield file
+        sync(temporary)
+        temporary.rename(path)
+        sync(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

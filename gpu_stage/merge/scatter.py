@@ -86,7 +86,7 @@ def scatter(seen: Survey, settings: MergeFile, folder: Path, scratch: Path) -> N
     with pq.ParquetWriter(folder / "dropped.parquet", DROPPED, compression="zstd") as dropped:
         first = 0
         for part in seen.parts:
-            left_out = []
+            left_out = [DROPPED.empty_table()]
             for batch in _batches(part):
                 rows = np.arange(first, first + batch.num_rows)
                 first += batch.num_rows

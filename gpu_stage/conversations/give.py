@@ -20,7 +20,7 @@ from gpu_stage.conversations.formats import FORMATS
 from gpu_stage.files import whole_file
 from gpu_stage.merge.rows import conversation_of
 from gpu_stage.merge.settings import FIDELITIES
-from gpu_stage.merge.survey import read_rows
+from gpu_stage.part_rows import read_rows
 from gpu_stage.runs import open_run, row_count
 from gpu_stage.samples import completion_parts, samples_of
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gpu_stage.files import whole_folder
 from gpu_stage.merge.card import card
@@ -20,6 +19,7 @@ from gpu_stage.merge.record import make_record, of_files, of_runs
 from gpu_stage.merge.scatter import scatter
 from gpu_stage.merge.settings import MergeFile
 from gpu_stage.merge.survey import survey
+from gpu_stage.part_rows import read_batches
 from gpu_stage.runs import open_runs
 
 
@@ -56,6 +56,4 @@ def merge(paths: Sequence[Path], out: Path, settings: MergeFile) -> dict[str, An
 
 def _train(folder: Path) -> Iterator[pa.Table]:
     for path in sorted(folder.glob("train/part-*.parquet")):
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(1024, columns=["input_ids", "loss_spans"]):
-                yield pa.Table.from_batches([batch])
+        yield from read_batches(path, ["input_ids", "loss_spans"])

@@ -7,7 +7,6 @@ each bucket is sorted and becomes a part file. Memory: one bucket, and 64 MB of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +22,9 @@ from gpu_stage.merge.counts import check_ids
 from gpu_stage.merge.schema import AS_SAMPLED, DROPPED, REPEATING, SET
 from gpu_stage.merge.settings import MergeFile
 from gpu_stage.merge.survey import Survey
+from gpu_stage.part_rows import read_batches
 from gpu_stage.runs import Part
 
-BATCH_ROWS = 1024
 IN_FLIGHT_BYTES = 64 << 20
 SIDES = ("train", "heldout")
 PLACED = pa.schema([*SET, pa.field("place", pa.int64())])
@@ -87,7 +86,7 @@ def scatter(seen: Survey, settings: MergeFile, folder: Path, scratch: Path) -> N
         first = 0
         for part in seen.parts:
             left_out = [DROPPED.empty_table()]
-            for batch in _batches(part):
+            for batch in read_batches(part.samples, list(AS_SAMPLED)):
                 rows = np.arange(first, first + batch.num_rows)
                 first += batch.num_rows
                 gone = seen.rows["reason"][rows] != 0
@@ -119,12 +118,6 @@ def _arrange(seen: Survey, settings: MergeFile) -> tuple[Places, Places, list[st
         count = int(numbers.max()) + 1 if len(mine) else 0
         names += [f"{side}/part-{number:05}.parquet" for number in range(count)]
     return place, buckets, names
-
-
-def _batches(part: Part) -> Iterator[pa.Table]:
-    with pq.ParquetFile(part.samples, pre_buffer=False) as file:
-        for batch in file.iter_batches(BATCH_ROWS, columns=list(AS_SAMPLED), use_threads=False):
-            yield pa.Table.from_batches([batch])
 
 
 def _placed(seen: Survey, part: Part, samples: pa.Table, rows: Places, place: Places) -> pa.Table:

@@ -8,14 +8,12 @@ are found in `choose.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fleet.errors import ConfigError, InputError
 from gpu_stage.merge.contamination import EvaluationSets
@@ -23,9 +21,9 @@ from gpu_stage.merge.near import Signatures
 from gpu_stage.merge.rows import ROW, Names, Rows, conversation_of, digest, first_turn, read_json
 from gpu_stage.merge.settings import FIDELITIES, Filters, MergeFile
 from gpu_stage.merge.words import user_texts, words_of
+from gpu_stage.part_rows import read_rows
 from gpu_stage.runs import Part, Verdict
 
-BATCH_ROWS = 1024
 KEPT = "kept"
 UNKNOWN = "(unknown)"
 FROM_COMPLETIONS = ["prompt_id", "turn", "messages", "tools"]
@@ -222,21 +220,6 @@ def _words(messages: Sequence[Any]) -> list[list[str]]:
 
 def _in(name: str, chosen: Sequence[str]) -> bool:
     return not chosen or name in chosen
-
-
-def read_rows(path: Path, columns: list[str]) -> Iterator[tuple[Any, ...]]:
-    """The rows of a part file, as tuples in the order of `columns`.
-
-    Raises:
-        InputError: it is not Parquet, or lacks a column.
-    """
-    try:
-        with pq.ParquetFile(path, pre_buffer=False) as file:
-            for batch in file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False):
-                values = [batch.column(name).to_pylist() for name in columns]
-                yield from zip(*values, strict=True)
-    except (pa.ArrowInvalid, KeyError) as error:
-        raise InputError(f"{path}: cannot be read as a part file ({error})") from error
 
 
 def _check_names(seen: Survey, settings: MergeFile) -> None:

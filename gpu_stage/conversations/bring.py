@@ -12,31 +12,30 @@ ended are taken to hold whole answers.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
 import tokens
 from fleet.errors import ConfigError, InputError
-from fleet.records import canonical_json, prompt_id
+from fleet.records import prompt_id
 from fleet.run_config import NAME, RunConfig
-from fleet.schemas import COMPLETIONS, PROMPT_REJECT_KEYS
+from fleet.schemas import COMPLETIONS
 from gpu_stage.conversations.answered import Answered, Object, Unusable
+from gpu_stage.conversations.completion import completion
 from gpu_stage.conversations.formats import FORMATS
+from gpu_stage.conversations.lines import Rejects, read_lines
 from gpu_stage.conversations.spell import spelt
 from gpu_stage.files import whole_folder, write_parquet
 from gpu_stage.runs import open_run
 
 ROWS_A_PART = 10_000
 BYTES_A_PART = 32 << 20
-EXCERPT_CHARS = 2_000
-WORKER = "import"
 REPEATING = ["tools", "finish_reason", "model", "worker"]
 
 
@@ -107,30 +106,30 @@ class _Importer:
         self._rows: list[Object] = []
         self._bytes = 0
         self._parts = 0
-        self._rejects = config.directory / "rejects" / f"conversations-{asked.dataset}.jsonl"
-        self._rejects.parent.mkdir(parents=True, exist_ok=True)
-        self._rejects.write_text("")
+        name = f"conversations-{asked.dataset}.jsonl"
+        self._rejects = Rejects(config.directory / "rejects" / name)
         self._renderer: tokens.Renderer | None = None
 
     def read(self, path: Path) -> None:
         """Take each line of a file."""
         written = datetime.fromtimestamp(int(path.stat().st_mtime), UTC)
-        for number, line in _lines(path):
+        for line in read_lines(path):
             self._done.lines += 1
             try:
-                chain = self._chain(_row(line))
+                chain = self._chain(line.row())
                 for answered in chain:
-                    self._add(answered, f"{path.name}:{number}", written)
+                    self._add(answered, f"{path.name}:{line.number}", written)
                 self._done.conversations += 1
             except Unusable as error:
-                self._reject(path, number, line, str(error))
+                self._done.rejected[str(error).partition(":")[0]] += 1
+                self._rejects.write(line, str(error))
 
     def finish(self) -> Imported:
         self._flush()
         if not self._done.completions:
             raise InputError(
                 f"none of {self._done.lines:,} lines can be used; the reasons are in "
-                f"{self._rejects}"
+                f"{self._rejects.path}"
             )
         return self._done
 
@@ -173,7 +172,7 @@ class _Importer:
     def _add(self, answered: Answered, source: str, written: datetime) -> None:
         self._done.completions += 1
         self._done.assumed_whole += answered.finish_reason is None
-        row = _completion(answered, self._config.run.model, source, written)
+        row = completion(answered, self._config.run.model, source, written)
         self._rows.append(row)
         self._bytes += len(row["messages"]) + len(row["response"])
         if len(self._rows) >= ROWS_A_PART or self._bytes >= BYTES_A_PART:
@@ -184,72 +183,3 @@ class _Importer:
             table = pa.Table.from_pylist(self._rows, schema=COMPLETIONS)
             write_parquet(self._folder / f"part-{self._parts:05}.parquet", table, REPEATING)
             self._rows, self._bytes, self._parts = [], 0, self._parts + 1
-
-    def _reject(self, path: Path, number: int, line: bytes, reason: str) -> None:
-        self._done.rejected[reason.partition(":")[0]] += 1
-        text = line.decode("utf-8", "replace").strip()[:EXCERPT_CHARS]
-        row = dict(zip(PROMPT_REJECT_KEYS, (str(path), number, reason, text), strict=True))
-        with self._rejects.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield number, line
-
-
-def _row(line: bytes) -> Object:
-    try:
-        row = json.loads(line)
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise Unusable("half a surrogate pair") from error
-    except (ValueError, RecursionError) as error:
-        raise Unusable(f"not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise Unusable("not an object")
-    return row
-
-
-def _completion(answered: Answered, model: str, source: str, written: datetime) -> Object:
-    """A row of `fleet.schemas.COMPLETIONS`."""
-    ended = answered.finish_reason or ("tool_calls" if answered.tool_calls else "stop")
-    usage = answered.usage or {}
-    return {
-        "prompt_id": answered.prompt_id,
-        "turn": answered.turn,
-        "messages": canonical_json(list(answered.messages)),
-        "tools": canonical_json(list(answered.tools)) if answered.tools else None,
-        "content": answered.content,
-        "reasoning": answered.reasoning,
-        "tool_calls": canonical_json(list(answered.tool_calls)) if answered.tool_calls else None,
-        "finish_reason": ended,
-        "model": model,
-        "prompt_tokens": usage.get("prompt_tokens"),
-        "completion_tokens": usage.get("completion_tokens"),
-        "attempts": 0,
-        "latency_s": 0.0,
-        "requested_at": written,
-        "completed_at": written,
-        "worker": WORKER,
-        "response": json.dumps(_body(answered, ended, source), ensure_ascii=False),
-    }
-
-
-def _body(answered: Answered, ended: str, source: str) -> Object:
-    """The answer as a response, which is what `tokens.verify` reads."""
-    message: Object = {"role": "assistant", "content": answered.content}
-    if answered.reasoning:
-        message["reasoning"] = answered.reasoning
-    if answered.tool_calls:
-        message["tool_calls"] = list(answered.tool_calls)
-    choice: Object = {"index": 0, "message": message, "finish_reason": ended}
-    body: dict[str, Any] = {"imported_from": source, "choices": [choice]}
-    if answered.ids:
-        choice["token_ids"] = list(answered.ids.completion)
-        body["prompt_token_ids"] = list(answered.ids.prompt)
-    if answered.usage:
-        body["usage"] = dict(answered.usage)
-    return body

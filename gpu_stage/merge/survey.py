@@ -11,58 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fleet.errors import ConfigError, InputError
 from gpu_stage.merge.contamination import EvaluationSets
+from gpu_stage.merge.filters import FROM_COMPLETIONS, FROM_SAMPLES, UNKNOWN, Filter, Found, Sent
 from gpu_stage.merge.near import Signatures
 from gpu_stage.merge.rows import ROW, Names, Rows, conversation_of, digest, first_turn, read_json
-from gpu_stage.merge.settings import FIDELITIES, Filters, MergeFile
+from gpu_stage.merge.settings import FIDELITIES, MergeFile
 from gpu_stage.merge.words import user_texts, words_of
 from gpu_stage.part_rows import read_rows
 from gpu_stage.runs import Part, Verdict
 
 KEPT = "kept"
-UNKNOWN = "(unknown)"
-FROM_COMPLETIONS = ["prompt_id", "turn", "messages", "tools"]
-FROM_SAMPLES = [
-    "prompt_id",
-    "provider",
-    "loss_spans",
-    "prompt_length",
-    "completion_length",
-    "fidelity",
-    "finish_reason",
-    "cost_usd",
-]
-
-
-class Sent(NamedTuple):
-    """A row of FROM_COMPLETIONS."""
-
-    prompt_id: str
-    turn: int
-    messages: str
-    tools: str | None
-
-
-class Found(NamedTuple):
-    """A row of FROM_SAMPLES."""
-
-    prompt_id: str
-    provider: str | None
-    loss_spans: list[dict[str, int]]
-    prompt_length: int
-    completion_length: int
-    fidelity: str
-    finish_reason: str | None
-    cost_usd: float | None
-
-    @property
-    def length(self) -> int:
-        return self.prompt_length + self.completion_length
 
 
 @dataclass
@@ -108,7 +71,10 @@ def survey(
         EvaluationSets(settings.evaluation_sets),
         scratch / "signatures.u32" if settings.near_duplicates else None,
     )
-    looks = [_Look(seen, settings.filters, verdicts[part.run], at) for at, part in enumerate(parts)]
+    looks = [
+        _Look(seen, Filter(settings.filters, verdicts[part.run]), at)
+        for at, part in enumerate(parts)
+    ]
     if seen.signatures:
         with Signatures(seen.signatures) as signatures:
             tables = [look.rows(signatures) for look in looks]
@@ -123,10 +89,8 @@ def survey(
 class _Look:
     """One part on its way into the table."""
 
-    def __init__(
-        self, seen: Survey, filters: Filters, verdicts: Mapping[str, Verdict], at: int
-    ) -> None:
-        self._seen, self._filters, self._verdicts, self._at = seen, filters, verdicts, at
+    def __init__(self, seen: Survey, chosen: Filter, at: int) -> None:
+        self._seen, self._filter, self._at = seen, chosen, at
         self._part = seen.parts[at]
         self._dataset = seen.datasets.code(self._part.dataset)
 
@@ -152,7 +116,7 @@ class _Look:
             )
         messages = read_json(sent.messages)
         masked = sum(span["end"] - span["start"] for span in found.loss_spans)
-        reason, sets = self._filtered(found), 0
+        reason, sets = self._filter.reason(self._part.dataset, found), 0
         if not reason:
             self._check_mask(number, found, masked)
             sets = self._seen.evaluation.matches(_words(messages))
@@ -179,29 +143,6 @@ class _Look:
             False,
         )
 
-    def _filtered(self, found: Found) -> str | None:
-        """The first filter that a row does not pass."""
-        filters, provider = self._filters, found.provider or UNKNOWN
-        checks = (
-            (found.fidelity in filters.fidelity, f"fidelity: {found.fidelity}"),
-            (filters.truncated or found.finish_reason != "length", "truncated"),
-            (_in(self._part.dataset, filters.only_datasets), "dataset"),
-            (_in(provider, filters.only_providers), "provider"),
-            (provider not in filters.ignore_providers, "provider"),
-            (self._passes(provider), "audit"),
-            (
-                not filters.max_length_tokens or found.length <= filters.max_length_tokens,
-                "too long",
-            ),
-            (found.completion_length >= filters.min_completion_tokens, "too short"),
-        )
-        return next((reason for passed, reason in checks if not passed), None)
-
-    def _passes(self, provider: str) -> bool:
-        verdict = self._verdicts.get(provider, "undecided")
-        passing = {"off": True, "not_failed": verdict != "failed", "passed": verdict == "passed"}
-        return passing[self._filters.audit]
-
     def _check_mask(self, number: int, found: Found, masked: int) -> None:
         if 0 < masked < found.length:
             return
@@ -216,10 +157,6 @@ class _Look:
 
 def _words(messages: Sequence[Any]) -> list[list[str]]:
     return [words_of(text) for text in user_texts(messages)]
-
-
-def _in(name: str, chosen: Sequence[str]) -> bool:
-    return not chosen or name in chosen
 
 
 def _check_names(seen: Survey, settings: MergeFile) -> None:

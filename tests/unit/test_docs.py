@@ -9,6 +9,9 @@ import typer
 
 from fleet import run_config, settings
 from fleet.schemas import COMPLETIONS, PROMPTS
+from gpu_stage.cli import cli as gpu_stage_cli
+from gpu_stage.merge import settings as merge_settings
+from gpu_stage.merge.schema import DROPPED, SET
 from producer.cli import cli
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +33,23 @@ def test_every_key_of_the_run_file_is_documented(table: type[msgspec.Struct]) ->
     assert set(table.__struct_fields__) <= _names("docs/run-file.md")
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        merge_settings.MergeFile,
+        merge_settings.Filters,
+        merge_settings.Dataset,
+        merge_settings.EvaluationSet,
+        merge_settings.NearDuplicates,
+    ],
+    ids=lambda table: table.__name__,
+)
+def test_every_key_of_a_merge_file_is_documented(table: type[msgspec.Struct]) -> None:
+    """docs/merge.md has every key, and every column of a set."""
+    names = _names("docs/merge.md")
+    assert {*table.__struct_fields__, *SET.names, *DROPPED.names} <= names
+
+
 def test_every_environment_variable_is_documented() -> None:
     """docs/run-file.md has every variable that fleet/settings.py reads."""
     source = Path(settings.__file__).read_text("utf-8")
@@ -45,11 +65,13 @@ def test_every_column_is_documented() -> None:
 
 
 def test_every_command_is_in_the_readme() -> None:
-    """The README shows every subcommand of `producer`."""
+    """The README shows every subcommand of `producer` and `gpu-stage`."""
     commands = set(typer.main.get_command(cli).commands)  # type: ignore[attr-defined]
     text = (ROOT / "README.md").read_text("utf-8")
     missing = {name for name in commands if not re.search(rf"producer {name}\b", text)}
     assert missing <= {"resume"}, "resume is named beside pause"
+    stages = set(typer.main.get_command(gpu_stage_cli).commands)  # type: ignore[attr-defined]
+    assert {name for name in stages if not re.search(rf"gpu-stage {name}\b", text)} == set()
 
 
 def test_links_between_pages_lead_somewhere() -> None:

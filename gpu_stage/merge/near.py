@@ -40,7 +40,9 @@ class Signatures:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = path.open("wb")
-        self._keys = scrambled(np.arange(MINIMA, dtype=np.uint64))
+        #: Each minimum is over another order of the shingles: those of a·x + b modulo 2^64.
+        self._factors = scrambled(np.arange(MINIMA, dtype=np.uint64)) | np.uint64(1)
+        self._shifts = scrambled(self._factors)
 
     def __enter__(self) -> Signatures:
         return self
@@ -61,7 +63,7 @@ class Signatures:
         shingles = np.unique(ngrams(words, SHINGLE_WORDS))
         least = np.full(MINIMA, NOTHING, np.uint32)
         for start in range(0, len(shingles), CHUNK):
-            some = scrambled(shingles[start : start + CHUNK, None] ^ self._keys[None, :])
+            some = shingles[start : start + CHUNK, None] * self._factors + self._shifts
             high = (some >> np.uint64(32)).astype(np.uint32)
             least = np.minimum(least, high.min(axis=0))
         return least

@@ -9,10 +9,12 @@ import re
 import unicodedata
 import zlib
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 Numbers = npt.NDArray[np.uint64]
 
@@ -51,13 +53,13 @@ def ngrams(words: Sequence[str], n: int) -> Numbers:
         return np.empty(0, np.uint64)
     codes = (zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words)
     spread = scrambled(np.fromiter(codes, np.uint64, len(words)))
-    n = min(n, len(words))
-    count = len(words) - n + 1
-    sums = np.zeros(count, np.uint64)
-    for place in range(n):
-        factor = np.uint64(pow(BASE, place, 1 << 64))
-        sums += spread[place : place + count] * factor
-    return scrambled(sums)
+    runs = sliding_window_view(spread, min(n, len(words)))
+    return scrambled(runs @ _powers(runs.shape[1]))
+
+
+@cache
+def _powers(n: int) -> Numbers:
+    return np.array([pow(BASE, place, 1 << 64) for place in range(n)], np.uint64)
 
 
 def scrambled(numbers: Numbers) -> Numbers:

@@ -12,6 +12,7 @@ from samples_kit import Row, read, write_run
 
 from fleet.errors import ConfigError, FleetError, InputError
 from gpu_stage.merge import merge
+from gpu_stage.merge.record import check_balance
 from gpu_stage.merge.schema import SET
 from gpu_stage.merge.settings import MergeFile, load
 
@@ -195,6 +196,16 @@ def test_a_run_without_samples_is_refused(tmp_path: Path) -> None:
         merge([run], tmp_path / "set", MergeFile())
 
 
+def test_samples_of_fewer_rows_are_refused(tmp_path: Path) -> None:
+    """A samples file stands for every row of its completions."""
+    run = write_run(tmp_path / "run", {"B1": [Row(text="a"), Row(text="b")]})
+    short = write_run(tmp_path / "short", {"B1": [Row(text="a")]})
+    name = "samples/dataset=B1/part-0000.parquet"
+    (short / name).rename(run / name)
+    with pytest.raises(InputError, match="1 rows for 2 completions; move it away"):
+        merge([run], tmp_path / "set", MergeFile())
+
+
 def test_samples_of_other_rows_are_refused(tmp_path: Path) -> None:
     """Samples that do not stand beside their completions are not guessed at."""
     run = write_run(tmp_path / "run", {"B1": [Row(text="a"), Row(text="b")]})
@@ -269,3 +280,24 @@ def test_the_card_says_what_the_record_says(merged: Merge) -> None:
     assert all(hash_ in text for hash_ in found["files"].values())
     assert found["runs"][0]["samples"][0]["sha256"] in text
     assert found["overall"]["train"]["mask_density"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dropped": {"truncated": 2}}, "3 rows read, 2 kept and 2 dropped"),
+        ({"heldout": {"rows": 0}, "dropped": {"truncated": 2}}, "1 rows written to heldout"),
+    ],
+)
+def test_rows_that_do_not_balance_are_no_set(
+    merged: Merge, change: dict[str, Any], message: str
+) -> None:
+    """A row that is neither kept nor dropped, or not in the files, is noticed."""
+    folder = merged({"B1": questions(200)}, toml="heldout_share = 0.5")
+    counts = {"read": {"rows": 3}, "train": {"rows": 1}, "heldout": {"rows": 1}}
+    for side in ("train", "heldout"):
+        for path in (folder / side).glob("*.parquet"):
+            pq.write_table(pq.read_table(path).slice(0, 1), path)
+    check_balance({**counts, "dropped": {"truncated": 1}}, {}, folder)
+    with pytest.raises(InputError, match=message):
+        check_balance({**counts, "dropped": {"truncated": 1}, **change}, {}, folder)

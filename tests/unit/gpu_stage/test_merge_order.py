@@ -8,19 +8,20 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow.parquet as pq
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples_kit import Row, read, write_run
 
 from gpu_stage.merge import merge
 from gpu_stage.merge.choose import budgets, held_out, repeated
 from gpu_stage.merge.rows import ROW, conversation_of
+from gpu_stage.merge.scatter import SIDES
 from gpu_stage.merge.settings import Dataset, load
 
 Merge = Callable[..., Path]
-SLOWLY = settings(
-    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+#: A busy machine fails no example, and a merge is no matter of microseconds.
+QUICKLY = settings(deadline=None)
+SLOWLY = settings(QUICKLY, max_examples=25)
 
 rows = st.builds(
     Row,
@@ -72,6 +73,7 @@ def test_what_goes_in_comes_out_or_is_listed(some: list[dict[str, list[Row]]]) -
         assert record["dropped"] == Counter(row["reason"] for row in left_out)
 
 
+@QUICKLY
 @given(
     st.lists(st.integers(0, 2**64 - 1), unique=True, max_size=50),
     st.lists(st.integers(0, 2**64 - 1), max_size=50),
@@ -100,6 +102,17 @@ def test_a_set_that_grows_keeps_its_split(merged: Merge) -> None:
     assert 50 < len(before) < 100
 
 
+def test_what_a_cap_keeps_is_of_the_seed_and_not_of_the_split(merged: Merge) -> None:
+    """A cap takes of both sides alike, and with another seed other conversations."""
+    rows = [Row(text=f"question {number}") for number in range(400)]
+    toml = "heldout_share = 0.5\n[[datasets]]\nname = 'A'\ncap_tokens = 300"
+    first, other = (merged({"A": rows}, toml=f"seed = {n}\n{toml}") for n in range(2))
+    train, heldout = ({row["prompt_id"] for row in read(first / side)} for side in SIDES)
+    assert len(train | heldout) == 100
+    assert 25 < len(heldout) < 75
+    assert train != {row["prompt_id"] for row in read(other / "train")}
+
+
 def test_the_turns_of_a_conversation_stay_together(merged: Merge) -> None:
     """A later turn is held out when its first is, in whatever run and whatever was answered."""
     talks: list[list[Row]] = []
@@ -112,7 +125,7 @@ def test_the_turns_of_a_conversation_stay_together(merged: Merge) -> None:
     early = {"A": [talk[0] for talk in talks]}
     late = {"A": [row for talk in talks for row in talk[1:]]}
     folder = merged(early, late, toml="heldout_share = 0.5")
-    sides = {row["prompt_id"]: side for side in ("train", "heldout") for row in read(folder / side)}
+    sides = {row["prompt_id"]: side for side in SIDES for row in read(folder / side)}
     assert len(sides) == 180
     assert all(len({sides[row.prompt_id] for row in talk}) == 1 for talk in talks)
     assert len(set(sides.values())) == 2
@@ -153,6 +166,7 @@ def test_the_order_is_of_the_seed_and_not_of_the_files(merged: Merge) -> None:
     assert order(merged({"A": rows}, toml=f"{options}seed = 1")) != whole
 
 
+@QUICKLY
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.booleans()), max_size=40),
 )
@@ -171,6 +185,7 @@ def test_taking_doubles_out_twice_is_taking_them_out_once(
         assert table["fidelity"][kept] == min(v[1] for v in values if v[0] == prompt)
 
 
+@QUICKLY
 @given(
     st.dictionaries(st.sampled_from("ABCD"), st.integers(1, 10**9), min_size=1),
     st.lists(st.floats(0.1, 10), min_size=4, max_size=4),

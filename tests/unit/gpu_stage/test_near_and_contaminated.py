@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples_kit import Row, read
 
@@ -163,6 +163,7 @@ def test_the_measure_is_the_share_of_shingles(merged: Merge) -> None:
     assert record["overall"]["dropped"] == {"near duplicate": 40}
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", "b", "ü", "日", "9"]), max_size=40), st.integers(1, 13))
 def test_an_ngram_has_one_number(words: list[str], n: int) -> None:
     """Equal runs of words have equal numbers, different ones different."""

@@ -65,13 +65,18 @@ def test_every_column_is_documented() -> None:
 
 
 def test_every_command_is_in_the_readme() -> None:
-    """The README shows every subcommand of `producer` and `gpu-stage`."""
+    """The README shows every subcommand of `producer`."""
     commands = set(typer.main.get_command(cli).commands)  # type: ignore[attr-defined]
     text = (ROOT / "README.md").read_text("utf-8")
     missing = {name for name in commands if not re.search(rf"producer {name}\b", text)}
     assert missing <= {"resume"}, "resume is named beside pause"
-    stages = set(typer.main.get_command(gpu_stage_cli).commands)  # type: ignore[attr-defined]
-    assert {name for name in stages if not re.search(rf"gpu-stage {name}\b", text)} == set()
+
+
+def test_every_command_of_the_gpu_stage_is_in_the_readme() -> None:
+    """The README shows every subcommand of `gpu-stage`."""
+    commands = set(typer.main.get_command(gpu_stage_cli).commands)  # type: ignore[attr-defined]
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert commands and all(f"gpu-stage {name}" in text for name in commands)
 
 
 def test_links_between_pages_lead_somewhere() -> None:

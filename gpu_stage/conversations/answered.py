@@ -28,6 +28,8 @@ class Ids:
 
     prompt: Sequence[int]
     completion: Sequence[int]
+    #: As far as is known: `exact` are those that the target sampled.
+    fidelity: str = "exact"
 
 
 @dataclass(frozen=True)

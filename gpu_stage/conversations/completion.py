@@ -49,7 +49,8 @@ def _body(answered: Answered, ended: str, source: str) -> Object:
     choice: Object = {"index": 0, "message": message, "finish_reason": ended}
     body: dict[str, Any] = {"imported_from": source, "choices": [choice]}
     if answered.ids:
-        choice["token_ids"] = list(answered.ids.completion)
+        if answered.ids.fidelity == "exact":
+            choice["token_ids"] = list(answered.ids.completion)
         body["prompt_token_ids"] = list(answered.ids.prompt)
     if answered.usage:
         body["usage"] = dict(answered.usage)

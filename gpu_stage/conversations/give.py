@@ -161,7 +161,7 @@ def _answered(completion: Sequence[Any], sample: Sequence[Any] | None) -> Answer
     messages, ids = json.loads(row["messages"]), None
     if sample and len(sample) > len(LIGHT_COLUMNS):
         start = sample[SAMPLE_COLUMNS.index("prompt_length")]
-        ids = Ids(sample[2][:start], sample[2][start:])
+        ids = Ids(sample[2][:start], sample[2][start:], sample[1])
     counts = {name: row[name] for name in ("prompt_tokens", "completion_tokens")}
     return Answered(
         messages=messages,

@@ -274,15 +274,22 @@ def test_out_and_in_again_is_the_same_answer(run: Path, tmp_path: Path, style: s
         assert (back["content"], back["reasoning"]) == (row.content, row.reasoning)
 
 
-def test_bought_ids_come_back_exact(run: Path, tmp_path: Path, kimi: tokens.Renderer) -> None:
-    """Exported as speculators' rows and imported again, a sample has the very ids it had."""
+@pytest.mark.parametrize(
+    ("had", "has"),
+    [("exact", "exact"), ("counted", "unverified"), ("unverified", "unverified")],
+)
+def test_ids_come_back_as_far_as_they_were_known(
+    run: Path, tmp_path: Path, kimi: tokens.Renderer, had: str, has: str
+) -> None:
+    """Exported as speculators' rows and imported again, a sample has the very ids it had, and
+    those that were made from text have not become sampled ones."""
     prefix = kimi.prefix(tokens.Prompt([USER]))
     text = kimi.completion(tokens.Answer(" Yes.", "Hm.\n"))
-    row = Row(messages=[USER], content=" Yes.", prompt_ids=prefix, completion_ids=text)
+    row = Row(messages=[USER], prompt_ids=prefix, completion_ids=text, fidelity=had)
     source = write_run(tmp_path / "bought", {"B1": [row]})
     export_conversations(Export(source, "speculators", tmp_path / "out.jsonl"))
     import_conversations(Import([tmp_path / "out.jsonl"], run, "X"))
     (back,) = read(run / "completions" / "dataset=X")
     sample = judged(kimi, back)
-    assert sample.fidelity == tokens.Fidelity.EXACT
+    assert sample.fidelity == has
     assert list(sample.input_ids) == [*prefix, *text]

@@ -1,7 +1,8 @@
 """speculators: pre-tokenised rows, `{"id", "primary_id", "input_ids", "loss_mask", "metadata"}`.
 
 Reasoning and tool calls are in the ids as the target wrote them, and `metadata` says how the
-answer ended, so everything is carried. A row is read when its loss mask is one run of ones at the
+answer ended and how far its ids are known, so everything is carried: ids that were made from text
+do not come back as sampled ones. A row is read when its loss mask is one run of ones at the
 end: an answer behind what the model read. `text`, which its readers do not use, is not written.
 """
 
@@ -30,6 +31,7 @@ def _write(answered: Answered) -> Object:
         "loss_mask": [0] * len(prompt) + [1] * len(completion),
         "metadata": {
             "prompt_id": answered.prompt_id,
+            "fidelity": answered.ids.fidelity,
             "finish_reason": answered.finish_reason,
             "is_tool_call": bool(answered.tool_calls),
             "usage": dict(answered.usage) if answered.usage else None,
@@ -38,9 +40,9 @@ def _write(answered: Answered) -> Object:
 
 
 def _read(row: Object) -> list[Answered]:
-    ids = _ids(row)
     metadata = row.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
+    ids = replace(_ids(row), fidelity=str(metadata.get("fidelity") or "exact"))
     answered = Answered((), None)
     if row.get("messages"):
         answered = answers_in(row["messages"], row.get("tools"))[-1]

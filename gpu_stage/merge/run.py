@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ from gpu_stage.merge.settings import MergeFile
 from gpu_stage.merge.survey import survey
 from gpu_stage.part_rows import read_batches
 from gpu_stage.runs import open_runs
+
+log = logging.getLogger(__name__)
 
 
 def merge(paths: Sequence[Path], out: Path, settings: MergeFile) -> dict[str, Any]:
@@ -42,8 +45,10 @@ def merge(paths: Sequence[Path], out: Path, settings: MergeFile) -> dict[str, An
     with whole_folder(out) as folder:
         scratch = folder / "scratch"
         scratch.mkdir()
+        log.info("looking at %d parts", len(parts), extra={"action": "merge"})
         seen = survey(parts, settings, verdicts, scratch)
         choose(seen, settings)
+        log.info("writing the set of %d rows", len(seen.rows), extra={"action": "merge"})
         scatter(seen, settings, folder, scratch)
         shutil.rmtree(scratch)
         record = make_record(seen, settings, folder)

@@ -108,20 +108,13 @@ class _Look:
     def _row(
         self, number: int, sent: Sent, found: Found, signatures: Signatures | None
     ) -> tuple[Any, ...]:
-        if sent.prompt_id != found.prompt_id:
-            raise InputError(
-                f"{self._part.samples}: row {number + 1} is of prompt {found.prompt_id}, that of "
-                f"the completions of {sent.prompt_id}; move the file away and run `gpu-stage "
-                "tokens` again"
-            )
+        self._check_same(number, sent, found)
         messages = read_json(sent.messages)
         masked = sum(span["end"] - span["start"] for span in found.loss_spans)
         reason, sets = self._filter.reason(self._part.dataset, found), 0
         if not reason:
             self._check_mask(number, found, masked)
-            sets = self._seen.evaluation.matches(_words(messages))
-            if sets:
-                reason = f"contaminated: {self._seen.evaluation.named(sets)[0]}"
+            reason, sets = self._overlap(messages)
         if signatures and not reason:
             signatures.add(_words(first_turn(messages, sent.turn)))
         tools = read_json(sent.tools) if sent.tools else None
@@ -142,6 +135,19 @@ class _Look:
             self._seen.reasons.code(reason or KEPT),
             False,
         )
+
+    def _overlap(self, messages: Sequence[Any]) -> tuple[str | None, int]:
+        """The evaluation sets that a prompt overlaps, and the first as a reason."""
+        sets = self._seen.evaluation.matches(_words(messages))
+        return (f"contaminated: {self._seen.evaluation.named(sets)[0]}" if sets else None), sets
+
+    def _check_same(self, number: int, sent: Sent, found: Found) -> None:
+        if sent.prompt_id != found.prompt_id:
+            raise InputError(
+                f"{self._part.samples}: row {number + 1} is of prompt {found.prompt_id}, that of "
+                f"the completions of {sent.prompt_id}; move the file away and run `gpu-stage "
+                "tokens` again"
+            )
 
     def _check_mask(self, number: int, found: Found, masked: int) -> None:
         if 0 < masked < found.length:

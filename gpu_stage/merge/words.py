@@ -21,6 +21,8 @@ Numbers = npt.NDArray[np.uint64]
 #: Kana, ideographs and Hangul.
 ALONE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 WORD = re.compile(rf"[{ALONE}]|[^\W_{ALONE}]+")
+#: The user's role, in `role` or in `from`.
+USER = ("user", "human")
 #: An odd multiplier: sums of powers of it tell orders of words apart.
 BASE = 0x9E3779B97F4A7C15
 
@@ -34,9 +36,6 @@ def user_texts(messages: Sequence[Any]) -> list[str]:
     """What the user says in each message of a conversation."""
     asked = [m for m in messages if isinstance(m, dict) and m.get("role", m.get("from")) in USER]
     return [text_of(message.get("content", message.get("value"))) for message in asked]
-
-
-USER = ("user", "human")
 
 
 def text_of(content: Any) -> str:

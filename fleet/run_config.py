@@ -7,7 +7,6 @@ the key and the value. Invariant: nothing else in the project parses the file, a
 
 import math
 import re
-import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +14,7 @@ import msgspec
 
 from fleet.errors import ConfigError
 from fleet.settings import is_http
+from fleet.toml_file import read_toml
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MODEL = re.compile(r"[^/\s]+/[^/\s]+")
@@ -218,18 +218,7 @@ def load(
     Raises:
         ConfigError: the file is missing, is not TOML, or a key is wrong.
     """
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; `producer init {path}` writes one") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a TOML file: {error}") from error
-    try:
-        file = msgspec.convert(raw, RunFile)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {_located(raw, str(error))}") from error
+    file = read_toml(path, RunFile, f"`producer init {path}` writes one")
     run = file.run
     if concurrency is not None:
         run = msgspec.structs.replace(run, concurrency=concurrency)
@@ -243,21 +232,6 @@ def load(
     for problem in _problems(config):
         raise ConfigError(f"{path}: {problem}")
     return config
-
-
-def _located(raw: Any, message: str) -> str:
-    """msgspec's message with the key as TOML spells it, and the value that stands there."""
-    what, _, place = message.partition(" - at `$")
-    path = place.rstrip("`").lstrip(".")
-    for step in re.findall(r"\.?([^.\[\]]+)", path):
-        try:
-            raw = raw[int(step)] if isinstance(raw, list) else raw[step]
-        except (KeyError, IndexError, TypeError, ValueError):
-            break
-    else:
-        if path and not isinstance(raw, dict):
-            return f"{path} = {raw!r}: {what}"
-    return f"[{path}]: {what}" if path else what
 
 
 def _problems(config: RunConfig) -> list[str]:

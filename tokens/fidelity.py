@@ -1,9 +1,10 @@
 """How far a completion's token ids are known: a response turned into a sample, or refused.
 
-    exact     the response carried ids, or per-token bytes, and they spell the text
-    counted   tokenised anew, and both counts are what was billed
-    near      a count is off by at most the tolerance: models do write uncanonical tokens
-    rejected  anything else, with a reason
+    exact       the response carried ids, or per-token bytes, and they spell the text
+    counted     tokenised anew, and both counts are what was billed
+    near        a count is off by at most the tolerance: models do write uncanonical tokens
+    unverified  tokenised anew, and there is no count to hold it against
+    rejected    anything else, with a reason
 
 In: a renderer, a prompt, a response as recorded, rules. Out: a `Sample`. Pure: the same input
 gives the same sample, whenever and wherever. Invariant: a sample that is not rejected has a
@@ -99,19 +100,19 @@ def _judged(found: _Found, ended: bool, rules: Rules) -> Fidelity | Reason:
     counts, offset = found.counts, rules.completion_offset if ended else 0
     prompt_off = _less(counts.prompt_difference, rules.prompt_offset, found.context_known)
     completion_off = _less(counts.completion_difference, offset, found.completion_known)
-    if prompt_off is None or completion_off is None:
-        return Reason.NO_COUNTS
-    if not rules.near(prompt_off, counts.prompt_found or 0):
+    if not rules.near(prompt_off or 0, counts.prompt_found or 0):
         return Reason.PROMPT_OFF
-    if not rules.near(completion_off, counts.completion_found or 0):
+    if not rules.near(completion_off or 0, counts.completion_found or 0):
         return Reason.COMPLETION_OFF
+    if prompt_off is None or completion_off is None:
+        return Fidelity.UNVERIFIED
     if prompt_off or completion_off:
         return Fidelity.NEAR
     return Fidelity.EXACT if found.completion_known else Fidelity.COUNTED
 
 
 def _less(difference: int | None, offset: int, known: bool) -> int | None:
-    """How far a count is off; ids that are known need no count."""
+    """How far a count is off: None without a count; ids that are known need none."""
     if known:
         return 0
     return None if difference is None else difference - offset

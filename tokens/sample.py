@@ -16,6 +16,7 @@ class Fidelity(StrEnum):
     EXACT = "exact"
     COUNTED = "counted"
     NEAR = "near"
+    UNVERIFIED = "unverified"
     REJECTED = "rejected"
 
 
@@ -31,7 +32,6 @@ class Reason(StrEnum):
     TOOL_MARKUP = "tool markup in the text"
     HALF_CHARACTER = "half a character"
     UNRENDERABLE = "unrenderable"
-    NO_COUNTS = "no counts"
     PROMPT_OFF = "prompt count off"
     COMPLETION_OFF = "completion count off"
 

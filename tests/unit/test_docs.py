@@ -10,6 +10,8 @@ import typer
 from fleet import run_config, settings
 from fleet.schemas import COMPLETIONS, PROMPTS
 from gpu_stage.cli import cli as gpu_stage_cli
+from gpu_stage.merge import settings as merge_settings
+from gpu_stage.merge.schema import DROPPED, SET
 from gpu_stage.samples import SAMPLES
 from producer.cli import cli
 
@@ -36,6 +38,23 @@ def _names(*pages: str) -> set[str]:
 def test_every_key_of_the_run_file_is_documented(table: type[msgspec.Struct]) -> None:
     """docs/run-file.md has every key."""
     assert set(table.__struct_fields__) <= _names("docs/run-file.md")
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        merge_settings.MergeFile,
+        merge_settings.Filters,
+        merge_settings.Dataset,
+        merge_settings.EvaluationSet,
+        merge_settings.NearDuplicates,
+    ],
+    ids=lambda table: table.__name__,
+)
+def test_every_key_of_a_merge_file_is_documented(table: type[msgspec.Struct]) -> None:
+    """docs/merge.md has every key, and every column of a set."""
+    names = _names("docs/merge.md")
+    assert {*table.__struct_fields__, *SET.names, *DROPPED.names} <= names
 
 
 def test_every_environment_variable_is_documented() -> None:

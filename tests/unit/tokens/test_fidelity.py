@@ -235,11 +235,28 @@ def test_a_response_without_an_answer_says_so(qwen3: tokens.Renderer, reply: Any
     assert tokens.verify(qwen3, PROMPT, reply).reason == Reason.NO_ANSWER
 
 
-def test_an_answer_without_counts_cannot_be_held_against_them(
-    qwen3: tokens.Renderer, reply: dict[str, Any]
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": 0}, "right prompt"])
+def test_an_answer_without_counts_is_unverified(
+    qwen3: tokens.Renderer, reply: dict[str, Any], usage: Any
 ) -> None:
-    """No usage, no sample, unless the ids are there."""
-    assert tokens.verify(qwen3, PROMPT, {**reply, "usage": None}).reason == Reason.NO_COUNTS
+    """It has ids, and nothing to hold them against; half of the counts is not enough."""
+    right = {"prompt_tokens": reply["usage"]["prompt_tokens"]}
+    bare = {**reply, "usage": right if usage == "right prompt" else usage}
+    sample = tokens.verify(qwen3, PROMPT, bare)
+    assert (sample.fidelity, sample.reason) == (Fidelity.UNVERIFIED, None)
+    assert sample.input_ids == tokens.verify(qwen3, PROMPT, reply).input_ids
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("prompt_tokens", Reason.PROMPT_OFF), ("completion_tokens", Reason.COMPLETION_OFF)],
+)
+def test_a_count_that_is_off_rejects_without_the_other(
+    qwen3: tokens.Renderer, reply: dict[str, Any], name: str, reason: Reason
+) -> None:
+    """That one count is missing does not excuse the other."""
+    off = {**reply, "usage": {name: reply["usage"][name] + 50}}
+    assert tokens.verify(qwen3, PROMPT, off).reason == reason
 
 
 def test_a_provider_that_was_not_allowed_is_refused(
@@ -308,7 +325,7 @@ def test_real_samples_are_known_as_far_as_was_measured(smollm2: tokens.Renderer)
         assert list(known.input_ids[known.prompt_length :]) == row["token_ids"]
         exact += known.fidelity == Fidelity.EXACT
     assert (exact, truths) == (700, 411)
-    assert [fidelities.count(kind) for kind in Fidelity] == [0, 456, 218, 26]
+    assert [fidelities.count(kind) for kind in Fidelity] == [0, 456, 218, 0, 26]
 
 
 ODD = st.recursive(

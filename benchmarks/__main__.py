@@ -13,7 +13,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import collector, emulator_load, feeder, machine, peers, report, resume, throughput
+from benchmarks import (
+    collector,
+    emulator_load,
+    feeder,
+    machine,
+    outage,
+    peers,
+    report,
+    resume,
+    throughput,
+)
 from benchmarks.sizes import FULL, SMOKE, Sizes
 
 HERE = Path(__file__).parent
@@ -39,6 +49,7 @@ SUBJECTS: dict[str, Callable[[Sizes], Any]] = {
     "throughput": measure_throughput,
     "feeder": lambda sizes: feeder.measure(sizes.feeder_prompts),
     "collector": lambda sizes: collector.measure(sizes.completions),
+    "outage": lambda sizes: outage.measure(sizes.outage_s),
     "resume": lambda sizes: resume.measure(*sizes.resume, sizes.resume_limit_s),
 }
 

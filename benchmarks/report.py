@@ -74,11 +74,22 @@ RESUME = """## Starting a large run again
 """
 
 
+OUTAGE = """## An endpoint goes down and comes back
+
+Three endpoints, {in_flight} requests in flight, answers of a second. For {seconds:.0f} s the one
+that serves most answers 429 to everything. Answers a second before, meanwhile (from the first
+second on) and after it; the requests that it refused; seconds until it serves its part again.
+The openai client has that endpoint pinned by hand and its own retries. Under `openrouter` the
+emulator, like OpenRouter, tries the next endpoint itself, and the fleet sees nothing.
+"""
+
+
 def page(results: dict[str, Any]) -> str:
     """The whole README."""
     parts = [_head(results["machine"]), _throughput(results)]
     parts.append(SECTIONS.format(**results["feeder"]))
     parts.append(COLLECTOR.format(**results["collector"]))
+    parts.append(_outage(results["outage"]))
     parts.append(_resume(results["resume"]))
     emulator = results["emulator"]
     parts.append(
@@ -145,6 +156,23 @@ def _roles(rows: list[dict[str, Any]]) -> str:
     ]
     title = "### The fleet's CPU milliseconds a request, by process, their start included\n\n"
     return title + _table(head, body)
+
+
+def _outage(outage: dict[str, Any]) -> str:
+    body = [
+        (
+            "openai, pinned" if row["client"] == "openai" else f"fleet, `{row['client']}`",
+            f"{row['before_per_s']:,.0f}",
+            f"{row['during_per_s']:,.0f}",
+            f"{row['during_per_s'] / row['before_per_s']:.2f}" if row["before_per_s"] else "–",
+            f"{row['after_per_s']:,.0f}",
+            f"{row['refused']:,}",
+            f"{row['regained_s']:.1f}" if row["regained_s"] else "not in time",
+        )
+        for row in outage["clients"]
+    ]
+    head = ("client", "before", "meanwhile", "ratio", "after", "refused", "regained after s")
+    return OUTAGE.format(**outage) + "\n" + _table(head, body)
 
 
 def _resume(resume: dict[str, Any]) -> str:

@@ -121,7 +121,7 @@ def _start_without_cursor(config: RunConfig, limit_s: float) -> Resume:
         )
         ledger.client.hset(ledger.keys.run, mapping={"in_flight": 0, "reserved": 0})
         ledger.client.hset(ledger.keys.datasets, f"{DATASET}|in_flight", 0)
-        ledger.client.delete(ledger.keys.claim, ledger.keys.workers)
+        ledger.client.delete(ledger.keys.claim, ledger.keys.workers, ledger.keys.endpoints)
     return _start(config, 0, limit_s)
 
 

@@ -24,6 +24,8 @@ class Sizes:
     completions: int
     #: Connections and seconds of wrk.
     emulator: tuple[int, int]
+    #: Seconds of each phase of the outage.
+    outage_s: float
 
 
 FULL = Sizes(
@@ -40,6 +42,7 @@ FULL = Sizes(
     resume_limit_s=60,
     completions=40_000,
     emulator=(6_000, 12),
+    outage_s=12,
 )
 SMOKE = Sizes(
     throughput=(Case(8, 16, 0.5, 30),),
@@ -48,4 +51,5 @@ SMOKE = Sizes(
     resume_limit_s=20,
     completions=1_000,
     emulator=(50, 4),
+    outage_s=4,
 )

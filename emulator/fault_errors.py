@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
@@ -134,7 +135,7 @@ def _budget(scene: Scene) -> Reply:
         "limit_source": "openrouter_workspace_budget",
         "limit_usd": 100,
         "spend_usd": 100.02,
-        "resets_at": "2027-01-01T00:00:00Z",
+        "resets_at": (datetime.now(UTC) + timedelta(seconds=scene.retry_after_s)).isoformat(),
     }
     return refuse(403, "Workspace budget exceeded", metadata)
 

@@ -5,22 +5,21 @@ and one script may touch them all. Every script receives all of them, in `SCRIPT
 
 | key         | type   | members                                                          | until |
 |---|---|---|---|
-| run         | hash   | config, state, money in nano-USD, counters, the breaker          | – |
+| run         | hash   | config, state, routes, money in nano-USD, counters, the limit    | – |
 | datasets    | hash   | `<dataset>|<counter>` → integer                                  | – |
 | prompts     | hash   | prompt_id → `<dataset>\\n<payload JSON>` while it is unfinished | done    |
 | waiting     | zset   | prompt_id by the time (ms) from which the feeder may send it     | sent |
 | queued      | zset   | prompt_id by the time (ms) its task message was sent             | claim |
 | claims      | zset   | prompt_id by the time (ms) its claim expires                     | done |
-| claim       | hash   | prompt_id → `fence|dataset|nano-USD held|most|ms|nonce|worker`   | done |
-| expired     | hash   | fence of an expired claim → nano-USD presumed spent              | answer |
+| claim       | hash   | prompt_id → `FIELDS` of `lua/_common.lua`, joined by `|`         | done |
+| expired     | hash   | fence of an expired claim → nano-USD presumed spent`|`at most    | answer |
 | settled     | zset   | fence by time (ms) of its settling: a repeated call does nothing | 1 h |
 | attempts    | hash   | prompt_id → failed attempts so far                               | done |
 | done        | hash   | prompt_id → fence of the claim that completed it                 | – |
 | failures    | hash   | prompt_id → JSON: dataset, kind, reason, attempts, time          | retry |
 | completions | stream | one `fleet.records.Event` (`m`) and its body (`r`) per response | on disk |
 | errors      | hash   | kind of failed attempt → count; `last:<kind>` → last message     | – |
-| providers   | hash   | `<provider>|<counter>` → integer                                 | – |
-| pacing      | hash   | the AIMD limit on requests in flight                             | – |
+| endpoints   | hash   | `<tag>|<field>`, as `lua/_endpoints.lua` lists them              | – |
 | workers     | hash   | worker → `<heartbeat ms>|<capacity>|<in flight>`                 | 30 s |
 """
 
@@ -39,8 +38,7 @@ SCRIPT_KEYS = (
     "failures",
     "completions",
     "errors",
-    "providers",
-    "pacing",
+    "endpoints",
     "workers",
 )
 

@@ -8,84 +8,32 @@ prompt is in exactly one state:
     commit         its completion is recorded             claimed  → done
     release        its worker gives it back               claimed  → waiting
     fail           it goes to the dead letters            claimed  → failed
+    reroute        its next attempt goes elsewhere        claimed  → claimed
     yield_         its worker has no slot for it          queued   → waiting
     resend         the feeder sends it (again)            waiting  → queued
                    (a claim that expired is released first)
     retry          its user wants it tried again          failed   → waiting
     cancel         its dataset is stopped                 waiting, queued → forgotten
 
-A refused claim for want of room, money or a closed breaker puts the prompt back to waiting.
+A claim refused for want of room, of money or of an endpoint puts the prompt back to waiting.
 Money is in nano-USD inside and in USD outside. Knows nothing of HTTP, files or Celery.
 """
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from typing import Any
 
 import redis
 
 from fleet.keys import Keys
-from fleet.snapshot import NANO, Snapshot, read_snapshot
+from fleet.snapshot import Snapshot, read_snapshot
+from fleet.transitions import Claim, Endpoint, Failure, Fed, Pace, Purchase, Refusal, Route
 
-
-def nano_usd(usd: float | str) -> int:
-    """US dollars as whole nano-USD, rounded to the nearest."""
-    return round(float(usd) * NANO)
-
-
-@dataclass(frozen=True)
-class Fed:
-    """A prompt to put on the ledger."""
-
-    prompt_id: str
-    #: JSON of a `fleet.records.Payload`.
-    payload: bytes
-    #: Row of the frozen dataset after it and its follow-ups.
-    row_after: int
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A worker's lease on a prompt."""
-
-    prompt_id: str
-    fence: str
-    dataset: str
-    #: JSON object: messages, tools, turn, followups.
-    payload: bytes
-    #: Failed attempts before this one.
-    attempts: int
-    #: What is held for this request.
-    reserved_nusd: int
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a prompt may not be claimed now."""
-
-    reason: str
-    retry_after_s: float
-
-
-@dataclass(frozen=True)
-class Charge:
-    """Money of one response: what it says it cost, or what is presumed when it did not come."""
-
-    spent_nusd: int = 0
-    presumed_nusd: int = 0
-
-
-@dataclass(frozen=True)
-class Pace:
-    """The fleet's pace as one worker sees it."""
-
-    share: int
-    limit: int
-    workers: int
-    breaker_open: bool
+#: The threshold of a limit that was never throttled.
+MOST_IN_FLIGHT = 1_000_000
 
 
 class Ledger:
@@ -98,7 +46,10 @@ class Ledger:
         self.client = client
         self.keys = Keys(run)
         folder = resources.files("fleet") / "lua"
-        common = (folder / "_common.lua").read_text(encoding="utf-8")
+        common = "".join(
+            (folder / name).read_text(encoding="utf-8")
+            for name in ("_common.lua", "_endpoints.lua")
+        )
         self._scripts = {
             entry.name.removesuffix(".lua"): client.register_script(
                 common + entry.read_text(encoding="utf-8")
@@ -113,17 +64,63 @@ class Ledger:
     # The run as a whole
 
     def open(self, config: dict[str, Any], numbers: dict[str, int | float]) -> None:
-        """Write what the workers need to know: `config` as one JSON, `numbers` for the scripts.
+        """Write what the workers need to know (`config`), and the scripts (`numbers`).
 
         Called each time a feeder starts, so that a raised cap or budget takes effect.
         """
         fields: dict[Any, Any] = {name: repr(value) for name, value in numbers.items()}
-        fields |= {"config": json.dumps(config), "cap_reached": 0}
+        fields |= {"cap_reached": 0, "funds_short": 0}
         self.client.hset(self.keys.run, mapping=fields)
+        self.set_config(config)
         self._run("reopen")
 
+    def set_routes(self, routes: Sequence[Route], off: Mapping[str, str] = {}) -> None:
+        """Tell which endpoints may be asked, in their rank, and of others why they may not.
+
+        What is known of an endpoint (its limit, its circuit, its counts) stays.
+        """
+        fields: dict[Any, Any] = {f"{tag}|off": reason for tag, reason in off.items()}
+        for route in routes:
+            told = {"provider": route.provider, "weight": route.weight, "off": ""}
+            told |= {"prompt_price": route.prompt_nusd, "completion_price": route.completion_nusd}
+            told |= {"request_price": route.request_nusd}
+            fields |= {f"{route.tag}|{name}": value for name, value in told.items()}
+        with self.client.pipeline(transaction=True) as pipe:
+            pipe.hset(self.keys.run, "routes", "\n".join(route.tag for route in routes))
+            if fields:
+                pipe.hset(self.keys.endpoints, mapping=fields)
+            for route in routes:
+                pipe.hsetnx(self.keys.endpoints, f"{route.tag}|limit", max(1, route.start))
+                pipe.hsetnx(self.keys.endpoints, f"{route.tag}|threshold", MOST_IN_FLIGHT)
+            pipe.execute()
+
+    def set_balance(self, balance: dict[str, Any], funds_nusd: int | None) -> None:
+        """Keep what the account was seen to have, and the most that the run may come to with it.
+
+        Args:
+            balance: for `status`: `remaining_usd`, `at` and the like.
+            funds_nusd: spent and left together; None: the account does not say.
+        """
+        fields: dict[Any, Any] = {"balance": json.dumps(balance), "funds_short": 0}
+        if funds_nusd is not None:
+            fields["funds"] = funds_nusd
+        with self.client.pipeline(transaction=True) as pipe:
+            pipe.hset(self.keys.run, mapping=fields)
+            if funds_nusd is None:
+                pipe.hdel(self.keys.run, "funds")
+            pipe.execute()
+
+    def usage_before(self, usage_usd: float) -> float:
+        """What the key was billed before this run; the first to say it is believed."""
+        self.client.hsetnx(self.keys.run, "usage_before", repr(usage_usd))
+        return float(self.client.hget(self.keys.run, "usage_before") or 0)
+
+    def set_config(self, config: dict[str, Any]) -> None:
+        """Write what the workers need to know; they look every few seconds."""
+        self.client.hset(self.keys.run, "config", json.dumps(config))
+
     def config(self) -> dict[str, Any] | None:
-        """What `open` wrote, or None when no feeder has opened this run."""
+        """What `set_config` wrote, or None when no feeder has opened this run."""
         raw = self.client.hget(self.keys.run, "config")
         return json.loads(raw) if raw else None
 
@@ -136,19 +133,23 @@ class Ledger:
         """Rows of the frozen dataset that have been fed."""
         return int(self.client.hget(self.keys.datasets, f"{dataset}|cursor") or 0)
 
-    def pause(self, kind: str, reason: str) -> bool:
-        """Stop claims and sending; False when it is paused already: the first reason stays."""
-        state = {"kind": kind, "reason": reason, "at": time.time()}
+    def pause(self, kind: str, reason: str, until: float | None = None) -> bool:
+        """Stop claims and sending; False when it is paused already: the first reason stays.
+
+        Args:
+            until: seconds since the epoch before which it is no use to go on, if that is known.
+        """
+        state = {"kind": kind, "reason": reason, "at": time.time(), "until": until}
         return bool(self.client.hsetnx(self.keys.run, "paused", json.dumps(state)))
 
     def paused(self) -> dict[str, Any] | None:
-        """`kind`, `reason` and `at` (seconds since the epoch) of the pause, or None."""
+        """`kind`, `reason`, `at` and `until` (seconds since the epoch) of the pause, or None."""
         raw = self.client.hget(self.keys.run, "paused")
         return json.loads(raw) if raw else None
 
     def resume(self) -> bool:
-        """Go on, with the breaker closed; False when the run was not paused."""
-        self.client.hset(self.keys.run, mapping={"breaker_probe": 0, "failures_in_a_row": 0})
+        """Go on, with every circuit closed; False when the run was not paused."""
+        self._run("close")
         return bool(self.client.hdel(self.keys.run, "paused"))
 
     def cancel(self, dataset: str) -> int:
@@ -209,22 +210,54 @@ class Ledger:
         reply = self._run("claim", prompt_id, worker, int(lease_s * 1000), nonce)
         if reply[0] != b"ok":
             return Refusal(reply[0].decode(), int(reply[1]) / 1000)
-        _, fence, payload, attempts, reserved, dataset = reply
+        _, fence, payload, attempts, reserved, dataset, *endpoint = reply
         return Claim(
-            prompt_id, fence.decode(), dataset.decode(), payload, int(attempts), int(reserved)
+            prompt_id,
+            fence.decode(),
+            dataset.decode(),
+            payload,
+            int(attempts),
+            int(reserved),
+            _endpoint(*endpoint),
         )
+
+    def reroute(
+        self, claim: Claim, failure: Failure | None, lease_s: float, *, now: bool
+    ) -> Claim | Refusal:
+        """After a failed attempt (None: it was told before), take the next under the same claim.
+
+        Args:
+            now: go on at once, at another endpoint; False: only tell the failure.
+
+        Returns: the claim with its next endpoint, or why there is none (`lost`: the claim is
+        not this worker's any more).
+        """
+        failure = failure or Failure("")
+        reply = self._run(
+            "reroute",
+            claim.prompt_id,
+            claim.fence,
+            claim.hop,
+            int(lease_s * 1000),
+            failure.verdict,
+            int(failure.retry_after_s * 1000),
+            failure.endpoint,
+            failure.kind,
+            failure.message,
+            int(now),
+        )
+        if reply[0] != b"ok":
+            return Refusal(reply[0].decode(), int(reply[1]) / 1000)
+        _, reserved, *endpoint = reply
+        hop = claim.hop + 1
+        return replace(claim, reserved_nusd=int(reserved), endpoint=_endpoint(*endpoint), hop=hop)
 
     def commit(
         self,
         claim: Claim,
         event: bytes,
         body: bytes,
-        *,
-        spent_nusd: int,
-        prompt_tokens: int,
-        completion_tokens: int,
-        truncated: bool,
-        provider: str,
+        purchase: Purchase,
         followup: tuple[str, bytes] | None = None,
     ) -> str:
         """Record a completion: `committed`, `duplicate` (the first stays) or `repeated`."""
@@ -235,11 +268,12 @@ class Ledger:
             claim.prompt_id,
             claim.fence,
             claim.dataset,
-            spent_nusd,
-            prompt_tokens,
-            completion_tokens,
-            int(truncated),
-            provider,
+            purchase.spent_nusd,
+            purchase.prompt_tokens,
+            purchase.completion_tokens,
+            int(purchase.truncated),
+            purchase.endpoint,
+            int(purchase.latency_s * 1000),
             event,
             body,
             next_id,
@@ -248,90 +282,47 @@ class Ledger:
         return str(reply.decode())
 
     def release(
-        self,
-        claim: Claim,
-        delay_s: float,
-        *,
-        failed_attempts: int = 0,
-        charge: Charge = Charge(),
-        kind: str = "",
-        message: str = "",
-        reject: tuple[bytes, bytes] | None = None,
+        self, claim: Claim, delay_s: float, failure: Failure | None = None, failed_attempts: int = 0
     ) -> None:
         """Give a claimed prompt back, to be sent again after `delay_s`."""
-        event, body = reject or (b"", b"")
+        told = _told(failure or Failure(""))
         self._run(
-            "release",
-            claim.prompt_id,
-            claim.fence,
-            int(delay_s * 1000),
-            failed_attempts,
-            charge.spent_nusd,
-            charge.presumed_nusd,
-            kind,
-            message,
-            event,
-            body,
+            "release", claim.prompt_id, claim.fence, int(delay_s * 1000), failed_attempts, *told
         )
 
     def fail(
-        self,
-        claim: Claim,
-        *,
-        kind: str,
-        reason: str,
-        attempts: int,
-        followups: Iterable[str] = (),
-        charge: Charge = Charge(),
-        reject: tuple[bytes, bytes] | None = None,
+        self, claim: Claim, failure: Failure, attempts: int, followups: Iterable[str] = ()
     ) -> None:
         """Move a claimed prompt, and the turns that would follow it, to the dead letters."""
-        failure = {"dataset": claim.dataset, "kind": kind, "reason": reason, "attempts": attempts}
-        failure |= {"at": time.time(), "payload": claim.payload.decode()}
-        orphan = failure | {"kind": "parent failed", "reason": f"turn {claim.prompt_id} failed"}
+        letter: dict[str, Any] = {
+            "dataset": claim.dataset,
+            "kind": failure.kind,
+            "reason": failure.message,
+            "attempts": attempts,
+            "at": time.time(),
+            "payload": claim.payload.decode(),
+        }
+        orphan = letter | {"kind": "parent failed", "reason": f"turn {claim.prompt_id} failed"}
         orphan |= {"attempts": 0, "payload": None}
-        event, body = reject or (b"", b"")
         self._run(
             "fail",
             claim.prompt_id,
             claim.fence,
             claim.dataset,
-            charge.spent_nusd,
-            charge.presumed_nusd,
-            kind,
-            reason,
-            json.dumps(failure),
-            event,
-            body,
+            json.dumps(letter),
+            *_told(failure),
             json.dumps(orphan),
             *followups,
         )
-
-    def count_error(self, kind: str, message: str) -> None:
-        """Count a failed attempt whose claim goes on."""
-        with self.client.pipeline(transaction=False) as pipe:
-            pipe.hincrby(self.keys.errors, kind, 1)
-            pipe.hset(self.keys.errors, f"last:{kind}", message)
-            pipe.execute()
 
     def yield_(self, prompt_id: str, delay_s: float) -> None:
         """Send a prompt back unclaimed: this worker has no slot for it."""
         self._run("yield", prompt_id, int(delay_s * 1000))
 
-    def pace(
-        self,
-        worker: str,
-        *,
-        capacity: int,
-        in_flight: int,
-        successes: int = 0,
-        throttles: int = 0,
-        failures: int = 0,
-        leaving: bool = False,
-    ) -> Pace:
-        """Report what happened since the last call; returns this worker's share of the limit."""
+    def pace(self, worker: str, *, capacity: int, in_flight: int, leaving: bool = False) -> Pace:
+        """This worker's share of the limit; also its heartbeat."""
         share, limit, workers, breaker = self._run(
-            "pace", worker, capacity, in_flight, successes, throttles, failures, int(leaving)
+            "pace", worker, capacity, in_flight, int(leaving)
         )
         return Pace(int(share), int(limit), int(workers), bool(breaker))
 
@@ -367,3 +358,21 @@ class Ledger:
             next((name for name, hit in zip(names, hits, strict=True) if hit), "open")
             for hits in zip(*rows, strict=True)
         ]
+
+
+def _endpoint(tag: bytes, provider: bytes, prompt: bytes, completion: bytes) -> Endpoint:
+    return Endpoint(tag.decode(), provider.decode(), float(prompt), float(completion))
+
+
+def _told(failure: Failure) -> list[Any]:
+    """A failure as the scripts take it."""
+    return [
+        failure.spent_nusd,
+        int(failure.presumed),
+        failure.verdict,
+        int(failure.retry_after_s * 1000),
+        failure.endpoint,
+        failure.kind,
+        failure.message,
+        *failure.reject,
+    ]

@@ -45,6 +45,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     requested_at: float
     completed_at: float
     worker: str
+    #: Tag of the endpoint that was asked, or `fleet.transitions.ANY_ENDPOINT`.
+    endpoint: str = ""
     turn: int = 0
     tools: list[dict[str, Any]] | None = None
     suspect: str | None = None

@@ -71,12 +71,26 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Providers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[providers]`: which endpoints may answer, and how requests are shared out to them."""
 
-    #: Endpoint tags (`chutes/int4`) or provider slugs (`chutes`) allowed.
+    #: Endpoint tags (`chutes/int4`) or provider slugs (`chutes`) allowed; empty: all.
     only: list[str] = []
-    #: Endpoint tags or provider slugs never used.
-    ignore: list[str] = []
-    #: Quantisations allowed (`int4`, `fp8`, `unknown`, …).
-    quantizations: list[str] = []
+    #: Endpoint tags or provider slugs never used; absent: those known to serve other weights.
+    ignore: list[str] | None = None
+    #: Quantisations allowed: `native` (the one that the weights were released in), `unknown`,
+    #: `int4`, `fp8`, …; empty: all; absent: `native`.
+    quantizations: list[str] | None = None
+    #: Longest answer that an endpoint must give; 0: `sampling.max_tokens`.
+    min_output_tokens: int = 0
+    #: Context that an endpoint must have.
+    min_context_tokens: int = 0
+    #: Parameters that an endpoint must support besides those the requests send.
+    require: list[str] = []
+    #: Lowest status in the listing: 0 healthy, -2 degraded, -5 down.
+    min_status: int = -2
+    #: Lowest uptime of the last 30 minutes, in percent; 0 is off.
+    min_uptime: float = 0.0
+    #: Most US dollars per million tokens; 0 is off.
+    max_prompt_usd_per_m: float = 0.0
+    max_completion_usd_per_m: float = 0.0
     #: `cheapest`: the cheapest endpoint that takes requests; `order`: the first of `only` that
     #: does; `spread`: all, by inverse square of price; `openrouter`: OpenRouter's own balancing.
     routing: Literal["cheapest", "order", "spread", "openrouter"] = "cheapest"
@@ -262,6 +276,19 @@ def _problems(config: RunConfig) -> list[str]:
         (
             providers.routing != "order" or providers.only,
             'providers.routing = "order" needs the tags in their order: providers.only',
+        ),
+        (
+            0 <= providers.min_uptime <= 100,
+            f"providers.min_uptime = {providers.min_uptime}: must be 0 (off) to 100",
+        ),
+        *(
+            (value >= 0, f"providers.{name} = {value}: must be 0 (off) or more")
+            for name, value in (
+                ("min_output_tokens", providers.min_output_tokens),
+                ("min_context_tokens", providers.min_context_tokens),
+                ("max_prompt_usd_per_m", providers.max_prompt_usd_per_m),
+                ("max_completion_usd_per_m", providers.max_completion_usd_per_m),
+            )
         ),
         (names, "no [[datasets]] table: name at least one"),
         (len(set(names)) == len(names), f"dataset names repeat: {', '.join(names)}"),

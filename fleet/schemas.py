@@ -62,6 +62,8 @@ COMPLETIONS = pa.schema(
         pa.field("requested_at", pa.timestamp("ms", tz="UTC"), nullable=False),
         pa.field("completed_at", pa.timestamp("ms", tz="UTC"), nullable=False),
         pa.field("worker", pa.string(), nullable=False),
+        #: Tag of the endpoint that was asked; `openrouter`: any that the run allows.
+        pa.field("endpoint", pa.string()),
         #: The whole response body as JSON text: log-probabilities and all else that was paid for.
         pa.field("response", pa.string(), nullable=False),
     ]

@@ -7,9 +7,9 @@ from typing import Any
 
 import redis
 
+from fleet.endpoint_counts import EndpointCounts, endpoint_counts
 from fleet.keys import Keys
-
-NANO = 1_000_000_000
+from fleet.transitions import NANO
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ class Snapshot:
     reserved_usd: float
     #: Presumed spent: requests whose answer never came.
     unconfirmed_usd: float
+    #: The same at the most that they may have cost: what the cap holds.
+    unconfirmed_most_usd: float
     cap_usd: float
     cap_reached: bool
     waiting: int
@@ -67,14 +69,23 @@ class Snapshot:
     backlog: int
     limit: int
     workers: int
-    breaker_open: bool
+    #: The account as it was last looked at: `remaining_usd`, `usd_per_s`, `at`; or None.
+    balance: dict[str, Any] | None
+    #: What the account has left is less than one more answer may cost.
+    funds_short: bool
     duplicates: int
     expired: int
     rejected: int
     #: Failed attempts by kind, and the last message of each.
     errors: dict[str, int] = field(default_factory=dict)
     last_errors: dict[str, str] = field(default_factory=dict)
-    providers: dict[str, dict[str, int]] = field(default_factory=dict)
+    endpoints: list[EndpointCounts] = field(default_factory=list)
+
+    @property
+    def breaker_open(self) -> bool:
+        """Nothing succeeds: the circuit of every endpoint that may be asked is open."""
+        allowed = [e for e in self.endpoints if e.allowed]
+        return bool(allowed) and all(e.circuit_open for e in allowed)
 
     @property
     def done(self) -> int:
@@ -92,14 +103,7 @@ class Snapshot:
 def read_snapshot(client: redis.Redis, keys: Keys) -> Snapshot:
     """Read every counter in one round trip."""
     with client.pipeline(transaction=True) as pipe:
-        for key in (
-            keys.run,
-            keys.datasets,
-            keys.errors,
-            keys.providers,
-            keys.workers,
-            keys.pacing,
-        ):
+        for key in (keys.run, keys.datasets, keys.errors, keys.endpoints, keys.workers):
             pipe.hgetall(key)
         pipe.zcard(keys.waiting)
         pipe.zcount(keys.waiting, time.time() * 1000, "+inf")
@@ -110,9 +114,8 @@ def read_snapshot(client: redis.Redis, keys: Keys) -> Snapshot:
             run,
             datasets,
             errors,
-            providers,
+            endpoints,
             workers,
-            pacing,
             waiting,
             delayed,
             queued,
@@ -131,6 +134,7 @@ def read_snapshot(client: redis.Redis, keys: Keys) -> Snapshot:
         spent_usd=usd("spent"),
         reserved_usd=usd("reserved"),
         unconfirmed_usd=usd("unconfirmed"),
+        unconfirmed_most_usd=usd("unconfirmed_most"),
         cap_usd=usd("cap"),
         cap_reached=bool(int(numbers.get("cap_reached", 0))),
         waiting=waiting,
@@ -139,9 +143,10 @@ def read_snapshot(client: redis.Redis, keys: Keys) -> Snapshot:
         in_flight=int(numbers.get("in_flight", 0)),
         live=live,
         backlog=backlog,
-        limit=int(float(pacing.get(b"limit", 0))),
+        limit=int(numbers.get("limit", 0)),
         workers=sum(_alive(heartbeat) for heartbeat in workers.values()),
-        breaker_open=int(numbers.get("breaker_probe", 0)) > 0,
+        balance=json.loads(numbers["balance"]) if "balance" in numbers else None,
+        funds_short=bool(int(numbers.get("funds_short", 0))),
         duplicates=int(numbers.get("duplicates", 0)),
         expired=int(numbers.get("expired", 0)),
         rejected=int(numbers.get("rejected", 0)),
@@ -151,7 +156,10 @@ def read_snapshot(client: redis.Redis, keys: Keys) -> Snapshot:
             for k, v in error_text.items()
             if k.startswith("last:")
         },
-        providers=_grouped(providers),
+        endpoints=endpoint_counts(
+            {k.decode(): v.decode(errors="replace") for k, v in endpoints.items()},
+            numbers.get("routes", b"").decode().split("\n"),
+        ),
     )
 
 

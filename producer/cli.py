@@ -5,8 +5,6 @@ import json
 import logging
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
@@ -15,22 +13,28 @@ from typing import Annotated, NoReturn
 import redis
 import typer
 
-from fleet import broker, run_config
-from fleet.app import make_app
+from fleet import run_config
 from fleet.errors import ConfigError, FleetError
-from fleet.ledger import Ledger
 from fleet.log import setup
-from fleet.run_config import RunConfig
+from fleet.run_config import DEFAULT_BASE_URL, Providers, RunConfig
 from fleet.settings import Settings
 from producer.account import Account
-from producer.children import Workforce
+from producer.answer_sizes import read_measured
 from producer.console import Exit, err, out
+from producer.cost_plan import make_plan
+from producer.cost_report import plan_record, show_cost_plan
 from producer.demo import run_demo
-from producer.opening import Opened, open_ledger, prepare, write_manifest
+from producer.execute import Order, feed_run, reach_ledger, run_here
+from producer.forecast import forecast
+from producer.opening import Opened, only_looking, prepare, write_manifest
+from producer.outcome import conclude
 from producer.pauses import BY_USER
+from producer.pilot import show_pilot
 from producer.plan import show_plan
-from producer.progress import table
-from producer.session import Session
+from producer.policy import judge, needs_of, needs_of_policy
+from producer.progress import endpoint_table, table
+from producer.providers import show_providers
+from producer.reconcile import compare, show_reconciliation
 
 cli = typer.Typer(
     help="Buy the text an EAGLE-3 draft is trained on: feed a run, watch it, steer it.",
@@ -72,6 +76,60 @@ def init(path: RunFile = Path("run.toml")) -> None:
 
 
 @cli.command()
+def providers(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="OpenRouter id: author/model.")],
+    run_file: Annotated[
+        Path | None, typer.Option("--run", metavar="RUN.toml", help="Judge by this run file.")
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Option(help="The target's folder: its config.json says its weights.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List a model's endpoints: prices, limits, health, and which the policy keeps and why."""
+    settings = _settings()
+    if run_file:
+        config = run_config.load(run_file)
+        needs, base_url = needs_of(config, tools=False), config.run.base_url
+    else:
+        needs, base_url = needs_of_policy(Providers(), model, target), DEFAULT_BASE_URL
+    account = Account(settings.base_url or base_url, settings.api_key)
+    verdicts = judge(account.endpoints(model), needs)
+    show_providers(model, verdicts, needs, as_json)
+    if not any(verdict.kept for verdict in verdicts):
+        raise typer.Exit(Exit.REFUSED)
+
+
+@cli.command()
+def plan(
+    path: RunFile,
+    from_run: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN.toml", help="Sizes and prices as that run's answers had them."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a run will cost, and which budgets fit its cap and the balance. Buys nothing.
+
+    Exit status 1 when the money is not enough.
+    """
+    config, settings = run_config.load(path), _settings()
+    account = Account(settings.base_url or config.run.base_url, settings.api_key)
+    measured = read_measured(run_config.load(from_run)) if from_run else None
+    if measured and not measured.overall:
+        raise ConfigError(f"{from_run}: no answers on disk; `producer pilot` buys some")
+    balance = account.balance().remaining_usd if settings.api_key else None
+    with only_looking(config) as directory:
+        opened = prepare(config, account, directory, limit=0, strict=False)
+        found = make_plan(config, opened, directory, balance, measured)
+    if as_json:
+        print(json.dumps(plan_record(found), indent=2))
+    else:
+        show_cost_plan(found)
+    raise typer.Exit(Exit.OK if found.fits else Exit.SOME_FAILED)
+
+
+@cli.command()
 def enqueue(
     path: RunFile,
     limit: Limit = 0,
@@ -95,9 +153,9 @@ def enqueue(
     account, opened = _open(config, settings, limit, strict, dry_run)
     if dry_run or not _agreed(config, opened, yes):
         return
-    with _ledger(config, settings) as (url, ledger):
-        open_ledger(config, ledger, opened)
-        raise typer.Exit(Session(config, ledger, make_app(url), account, opened).run())
+    with reach_ledger(config, settings) as (url, ledger):
+        whole = feed_run(Order(config, account, opened), url, ledger)
+        raise typer.Exit(conclude(config, ledger, opened.rows) if whole else Exit.INTERRUPTED)
 
 
 @cli.command()
@@ -120,46 +178,70 @@ def run(
     account, opened = _open(config, settings, limit, strict, dry_run)
     if dry_run or not _agreed(config, opened, yes):
         return
-    raise typer.Exit(run_here(config, settings, account, opened, workers))
+    raise typer.Exit(run_here(Order(config, account, opened), settings, workers))
 
 
-def run_here(
-    config: RunConfig, settings: Settings, account: Account, opened: Opened, workers: int
-) -> Exit:
-    """An opened run, with everything that it needs on this machine."""
-    with _ledger(config, settings, exclusive=True) as (url, ledger):
-        open_ledger(config, ledger, opened)
-        environment = {
-            "REDIS_URL": url,
-            "OPENROUTER_API_KEY": settings.api_key.reveal(),
-            "OPENROUTER_BASE_URL": account.base_url,
-            # Read already; a file named by the user's environment must not win over it.
-            "OPENROUTER_API_KEY_FILE": "",
-            "REDIS_PASSWORD_FILE": "",
-            "REDIS_PASSWORD": "",
-        }
-        workforce = Workforce(config, ledger, workers, environment)
-        try:
-            return Session(config, ledger, make_app(url), account, opened, workforce).run()
-        finally:
-            workforce.kill()
+@cli.command()
+def pilot(
+    path: RunFile,
+    prompts: Annotated[
+        int, typer.Option("-n", "--prompts", min=1, help="Prompts of each dataset.")
+    ] = 50,
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
+    yes: Yes = False,
+) -> None:
+    """Buy a few answers from every endpoint alike, measure them, and say what the rest will cost.
+
+    The answers are the run's own: nothing is bought twice.
+    """
+    config, settings = run_config.load(path), _settings(needs_key=True)
+    account, opened = _open(config, settings, 0, False, False)
+    if not _agreed(config, opened, yes):
+        return
+    order = Order(config, account, opened, pilot=prompts)
+    if settings.redis_url:
+        with reach_ledger(config, settings) as (url, ledger):
+            whole = feed_run(order, url, ledger)
+    else:
+        whole = run_here(order, settings, workers) is not Exit.INTERRUPTED
+    show_pilot(config)
+    raise typer.Exit(Exit.OK if whole else Exit.INTERRUPTED)
 
 
 @cli.command()
 def status(path: RunFile, as_json: AsJson = False) -> None:
     """Show how a run stands."""
-    with _ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
+    with reach_ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
         snapshot = ledger.snapshot()
     if as_json:
-        print(json.dumps(asdict(snapshot), indent=2))
+        print(json.dumps({**asdict(snapshot), "forecast": asdict(forecast(snapshot))}, indent=2))
     else:
         out.print(table(snapshot, 0, 0))
+        out.print(endpoint_table(snapshot))
+
+
+@cli.command()
+def reconcile(
+    path: RunFile,
+    sample: Annotated[int, typer.Option(min=0, help="Answers to look up one by one.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Hold what the ledger spent against what OpenRouter billed; differences by prompt."""
+    config, settings = run_config.load(path), _settings(needs_key=True)
+    account = Account(settings.base_url or config.run.base_url, settings.api_key)
+    with reach_ledger(config, settings, must_exist=True) as (_, ledger):
+        found = compare(ledger, account, config.directory, sample)
+    if as_json:
+        print(json.dumps({**asdict(found), "problems": found.problems()}, indent=2))
+    else:
+        show_reconciliation(found)
+    raise typer.Exit(Exit.SOME_FAILED if found.problems() else Exit.OK)
 
 
 @cli.command()
 def pause(path: RunFile) -> None:
     """Start no more requests until `producer resume`; what is in flight is finished."""
-    with _ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
+    with reach_ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
         fresh = ledger.pause(BY_USER, "producer pause")
     out.print("Paused." if fresh else "It was paused already; the first reason stays.")
 
@@ -167,7 +249,7 @@ def pause(path: RunFile) -> None:
 @cli.command()
 def resume(path: RunFile) -> None:
     """Go on after a pause."""
-    with _ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
+    with reach_ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
         out.print("Going on." if ledger.resume() else "It was not paused.")
 
 
@@ -175,7 +257,7 @@ def resume(path: RunFile) -> None:
 def cancel(path: RunFile, dataset: str) -> None:
     """Stop a dataset for good. What is in flight is kept when it comes."""
     config = run_config.load(path)
-    with _ledger(config, _settings(), must_exist=True) as (_, ledger):
+    with reach_ledger(config, _settings(), must_exist=True) as (_, ledger):
         # One that was taken out of the run file is still on the ledger.
         if dataset not in {d.name for d in ledger.snapshot().datasets}:
             config.dataset(dataset)
@@ -193,7 +275,7 @@ def failures(
     as_json: AsJson = False,
 ) -> None:
     """List the prompts in the dead letters, with their last error."""
-    with _ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
+    with reach_ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
         if retry:
             out.print(f"{ledger.retry(ledger.failures()):,} prompts will be sent again.")
             return
@@ -216,7 +298,7 @@ def demo(
     directory: Annotated[Path, typer.Option(help="Where to keep the run.")] = Path("runs"),
 ) -> None:
     """Show the whole line on this machine with a small real model: no key, no GPU, no Docker."""
-    raise typer.Exit(run_demo(directory, run_here))
+    raise typer.Exit(run_demo(directory))
 
 
 def _settings(*, needs_key: bool = False) -> Settings:
@@ -251,31 +333,6 @@ def _agreed(config: RunConfig, opened: Opened, yes: bool) -> bool:
     if not sys.stdin.isatty():
         raise ConfigError("this spends money: pass --yes where nobody can be asked")
     return typer.confirm("Buy?", err=True)
-
-
-@contextmanager
-def _ledger(
-    config: RunConfig, settings: Settings, *, must_exist: bool = False, exclusive: bool = False
-) -> Iterator[tuple[str, Ledger]]:
-    """The run's ledger and the URL of its Redis: REDIS_URL's, or the embedded one."""
-    if url := settings.redis_url.reveal():
-        client = broker.connect(url)
-        broker.ping(client)
-        yield url, _existing(Ledger(client, config.run.name), config, must_exist)
-        return
-    if must_exist and not (config.directory / "redis").is_dir():
-        raise ConfigError(
-            f"{config.path}: this run was never started here, and REDIS_URL is not set"
-        )
-    with broker.embedded(config.directory, exclusive=exclusive) as url:
-        ledger = Ledger(broker.connect(url), config.run.name)
-        yield url, _existing(ledger, config, must_exist)
-
-
-def _existing(ledger: Ledger, config: RunConfig, must_exist: bool) -> Ledger:
-    if must_exist and ledger.config() is None:
-        raise ConfigError(f"{config.path}: Redis knows no run named {config.run.name!r}")
-    return ledger
 
 
 def _refuse(text: str) -> NoReturn:

@@ -1,11 +1,13 @@
 """Exit codes, and the two consoles: results to standard output, talk to standard error."""
 
+import sys
 from enum import IntEnum
 
 from rich.console import Console
 
-out = Console()
-err = Console(stderr=True)
+#: A table in a file or a pipe has room.
+out = Console(width=None if sys.stdout.isatty() else 160)
+err = Console(stderr=True, width=None if sys.stderr.isatty() else 160)
 
 
 class Exit(IntEnum):

@@ -3,7 +3,6 @@
 import os
 import shutil
 import time
-from collections.abc import Callable
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
@@ -16,12 +15,12 @@ from rich.table import Table
 from fleet import run_config
 from fleet.errors import FleetError
 from fleet.log import setup
-from fleet.run_config import RunConfig
 from fleet.settings import Secret, Settings
 from producer.account import Account
 from producer.children import Child
 from producer.console import Exit, err, out
-from producer.opening import Opened, prepare, write_manifest
+from producer.execute import Order, run_here
+from producer.opening import prepare, write_manifest
 from producer.plan import show_plan
 
 #: Converting the model's weights the first time takes about half a minute.
@@ -29,10 +28,8 @@ EMULATOR_START_S = 180.0
 WORKERS = 2
 ROWS_SHOWN = 6
 
-RunHere = Callable[[RunConfig, Settings, Account, Opened, int], Exit]
 
-
-def run_demo(directory: Path, run_here: RunHere) -> Exit:
+def run_demo(directory: Path) -> Exit:
     """Make a run under `directory` and complete it against an emulator of its own."""
     # The emulator is here, whatever proxy the environment names for the world outside.
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
@@ -50,7 +47,7 @@ def run_demo(directory: Path, run_here: RunHere) -> Exit:
         opened = prepare(config, account, config.directory, limit=0, strict=False)
         write_manifest(config, opened)
         show_plan(config, opened, account.base_url)
-        code = run_here(config, settings, account, opened, WORKERS)
+        code = run_here(Order(config, account, opened), settings, WORKERS)
     finally:
         emulator.terminate()
         emulator.wait()

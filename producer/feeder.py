@@ -15,9 +15,10 @@ from pathlib import Path
 from celery import Celery
 
 from fleet.app import QUEUE, TASK
-from fleet.ledger import Fed, Ledger
+from fleet.ledger import Ledger
 from fleet.run_config import RunConfig
 from fleet.snapshot import DatasetCounts, Snapshot
+from fleet.transitions import Fed
 from producer.freeze import iter_chains
 from producer.frozen import Prompt
 from producer.payload import chain_payload
@@ -60,6 +61,7 @@ class Feeder:
     def __init__(
         self, config: RunConfig, ledger: Ledger, app: Celery, rows: dict[str, int]
     ) -> None:
+        self._config = config
         self._ledger = ledger
         self._app = app
         self._window = max(MIN_WINDOW, WINDOW * config.run.concurrency)
@@ -138,7 +140,7 @@ class Feeder:
             left = most - len(sent)
             if len(chains) > left:
                 self._open(source, chains[left][0])
-            batch = [_fed(first, chain) for first, chain in chains[:left]]
+            batch = [as_fed(first, chain) for first, chain in chains[:left]]
             accepted = self._ledger.feed(source.name, batch, source.row)
             sent += [fed.prompt_id for fed, ok in zip(batch, accepted, strict=False) if ok]
             if len(accepted) < len(batch):
@@ -203,5 +205,6 @@ class Feeder:
         return not self._memory_short and snapshot.backlog < LONGEST_BACKLOG
 
 
-def _fed(first: int, chain: list[Prompt]) -> Fed:
+def as_fed(first: int, chain: list[Prompt]) -> Fed:
+    """A chain as the ledger takes it; `first` is its row."""
     return Fed(chain[0].prompt_id, chain_payload(chain), first + len(chain))

@@ -150,3 +150,11 @@ def iter_ids(path: Path) -> Iterator[bytes]:
     with pq.ParquetFile(path, pre_buffer=False) as file:
         for batch in file.iter_batches(1 << 16, columns=["prompt_id"], use_threads=False):
             yield from map(bytes.fromhex, batch.column(0).to_pylist())
+
+
+def has_tools(path: Path) -> bool:
+    """Whether some prompt of a frozen dataset carries tools, by the file's statistics."""
+    metadata = pq.read_metadata(path)
+    place = metadata.schema.names.index("tools")
+    groups = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
+    return any(g.column(place).statistics.null_count < g.num_rows for g in groups)

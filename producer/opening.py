@@ -9,7 +9,9 @@ import hashlib
 import json
 import os
 import platform
+import tempfile
 import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -19,20 +21,21 @@ from typing import Any
 import msgspec
 
 from fleet.errors import ConfigError
-from fleet.ledger import Ledger, nano_usd
+from fleet.ledger import Ledger
 from fleet.run_config import RunConfig
-from fleet.snapshot import NANO
-from producer.account import Account, Endpoint, allowed
+from fleet.transitions import nano_usd
+from producer.account import Account
+from producer.endpoints import Endpoint
 from producer.freeze import FreezeSummary, freeze
+from producer.frozen import has_tools
+from producer.policy import Needs, Verdict, judge, kept, needs_of
+from producer.routing import is_ranked, provider_field, provider_names, routes
 
-#: The fleet starts with this many requests in flight and doubles from there.
-START_IN_FLIGHT = 256
 #: One decrease per burst: the 429s of requests sent before the last decrease say nothing new.
 BURST_MS = 2000
 #: What is left of the limit when every answer of a burst was a 429 or 503.
 DECREASE = 0.5
-#: Failures in a row, fleet-wide, that open the breaker; then one claim per interval.
-BREAKER_AFTER = 20
+#: Between two requests to a fleet's endpoints while all of them are down.
 PROBE_MS = 5000
 
 
@@ -43,9 +46,16 @@ class Opened:
     summaries: list[FreezeSummary]
     #: Rows to feed by dataset.
     rows: dict[str, int]
-    endpoints: list[Endpoint]
+    #: Every endpoint that the model has, and what keeps it from being asked.
+    verdicts: list[Verdict]
+    needs: Needs
     #: Made once, kept in the directory: tells runs of the same name apart.
     run_id: str
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """Those that may be asked."""
+        return [verdict.endpoint for verdict in self.verdicts if verdict.kept]
 
 
 def prepare(
@@ -53,7 +63,8 @@ def prepare(
 ) -> Opened:
     """Freeze the prompts into `directory` and read the endpoints. Buys nothing."""
     directory.mkdir(parents=True, exist_ok=True)
-    endpoints = allowed(account.endpoints(config.run.model), config.providers)
+    listing = account.endpoints(config.run.model)
+    kept(judge(listing, needs_of(config, tools=False)))  # before what may take long
     seen: set[bytes] = set()
     summaries = [
         freeze(
@@ -68,11 +79,30 @@ def prepare(
         for dataset in config.datasets
     ]
     rows = {s.dataset: min(s.prompts, limit) if limit else s.prompts for s in summaries}
-    return Opened(summaries, rows, endpoints, _run_id(directory))
+    tools = any(has_tools(directory / "prompts" / f"{name}.parquet") for name in rows)
+    needs = needs_of(config, tools=tools)
+    verdicts = judge(listing, needs)
+    kept(verdicts)
+    return Opened(summaries, rows, verdicts, needs, _run_id(directory))
 
 
-def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened) -> None:
+@contextlib.contextmanager
+def only_looking(config: RunConfig) -> Iterator[Path]:
+    """A directory to `prepare` in that leaves nothing behind, with what is frozen already."""
+    frozen = config.directory / "prompts"
+    with tempfile.TemporaryDirectory(prefix="eagle-fleet-") as scratch:
+        prompts = Path(scratch) / "prompts"
+        prompts.mkdir()
+        for path in frozen.glob("*.parquet"):
+            (prompts / path.name).symlink_to(path.resolve())
+        yield Path(scratch)
+
+
+def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened, *, evenly: bool = False) -> None:
     """Tell the ledger, and through it the workers, what the run is.
+
+    Args:
+        evenly: every endpoint gets the same part of the requests, whatever the run file says.
 
     Raises:
         ConfigError: the ledger has another run of this name, or a dataset that the file no
@@ -81,29 +111,19 @@ def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened) -> None:
     run, sampling = config.run, config.sampling
     _check_same_run(config, ledger, opened)
     ledger.open(
-        {
-            "run_id": opened.run_id,
-            "model": run.model,
-            "base_url": run.base_url,
-            "request": request_fields(config, opened.endpoints),
-            "allowed": sorted({e.provider_name for e in opened.endpoints}) if _pins(config) else [],
-            "deadline_s": run.deadline_s,
-            "max_attempts": run.max_attempts,
-        },
+        _job(config, opened.run_id, opened.endpoints),
         {
             "cap": nano_usd(run.cap_usd),
             "concurrency": run.concurrency,
-            "start": min(START_IN_FLIGHT, run.concurrency),
             "burst_ms": BURST_MS,
             "decrease": DECREASE,
-            "breaker_after": BREAKER_AFTER,
             "probe_ms": PROBE_MS,
             "max_tokens": sampling.max_tokens,
-            # The dearest allowed endpoint may answer, so it is what a reservation counts with.
-            "prompt_price": max(e.prompt_usd for e in opened.endpoints) * NANO,
-            "completion_price": max(e.completion_usd for e in opened.endpoints) * NANO,
+            "ranked": int(is_ranked(config) and not evenly),
+            "share_for_others": config.providers.share_for_others,
         },
     )
+    _tell_routes(config, ledger, evenly, opened.verdicts)
     for dataset in config.datasets:
         ledger.open_dataset(
             dataset.name,
@@ -111,6 +131,34 @@ def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened) -> None:
             budget_tokens=dataset.budget_tokens,
             prior_tokens=max(1, sampling.max_tokens // 2),
         )
+
+
+def tell_endpoints(
+    config: RunConfig, ledger: Ledger, run_id: str, evenly: bool, verdicts: Sequence[Verdict]
+) -> None:
+    """Who may answer has changed, or what it costs."""
+    ledger.set_config(_job(config, run_id, kept(verdicts)))
+    _tell_routes(config, ledger, evenly, verdicts)
+
+
+def _tell_routes(
+    config: RunConfig, ledger: Ledger, evenly: bool, verdicts: Sequence[Verdict]
+) -> None:
+    off = {v.endpoint.tag: "; ".join(v.reasons) for v in verdicts if not v.kept and v.endpoint.tag}
+    ledger.set_routes(routes(config, kept(verdicts), evenly=evenly), off)
+
+
+def _job(config: RunConfig, run_id: str, endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """What the workers are told: a `workers.job.Job`, and whose it is."""
+    return {
+        "run_id": run_id,
+        "model": config.run.model,
+        "base_url": config.run.base_url,
+        "request": request_fields(config, endpoints),
+        "providers": provider_names(endpoints),
+        "deadline_s": config.run.deadline_s,
+        "max_attempts": config.run.max_attempts,
+    }
 
 
 def _check_same_run(config: RunConfig, ledger: Ledger, opened: Opened) -> None:
@@ -129,23 +177,15 @@ def _check_same_run(config: RunConfig, ledger: Ledger, opened: Opened) -> None:
             )
 
 
-def _pins(config: RunConfig) -> bool:
-    policy = config.providers
-    return bool(policy.only or policy.ignore or policy.quantizations)
-
-
-def request_fields(config: RunConfig, endpoints: list[Endpoint]) -> dict[str, Any]:
+def request_fields(config: RunConfig, endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """Every field of a request body but the messages and the tools."""
     sampling = config.sampling
-    provider: dict[str, Any] = {"require_parameters": True}
-    if _pins(config):
-        provider["only"] = [endpoint.tag for endpoint in endpoints]
     fields: dict[str, Any] = {
         "model": config.run.model,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
-        "provider": provider,
+        "provider": provider_field(config, endpoints),
     }
     if sampling.reasoning is not None:
         fields["reasoning"] = sampling.reasoning
@@ -186,7 +226,7 @@ def write_manifest(config: RunConfig, opened: Opened) -> Path:
                 **{name: version(name) for name in ("eagle-fleet", "celery", "redis", "pyarrow")},
             },
             "run_file_sha256": hashlib.sha256(config.path.read_bytes()).hexdigest(),
-            "endpoints": [endpoint.record() for endpoint in opened.endpoints],
+            "endpoints": [verdict.record() for verdict in opened.verdicts],
             "prompts": msgspec.to_builtins(opened.summaries),
         }
     )

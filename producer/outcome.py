@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fleet.ledger import Ledger
 from fleet.run_config import RunConfig
+from producer.console import Exit, err
 from producer.freeze import iter_ids
 
 CHUNK = 10_000
@@ -37,6 +38,22 @@ class Outcome:
         if self.unfinished:
             text += f" + {self.unfinished:,} unfinished"
         return text if total == self.read else f"{text} (MISMATCH: {total:,})"
+
+
+def conclude(config: RunConfig, ledger: Ledger, rows: dict[str, int]) -> Exit:
+    """Say what became of the run."""
+    outcome = count(config, ledger, rows)
+    err.print(outcome.sentence(), highlight=False, soft_wrap=True)
+    if backlog := ledger.snapshot().backlog:
+        err.print(f"{backlog:,} completions wait for the collector to write them.")
+    if not outcome.whole:
+        err.print("Not at its end. Start again to go on.")
+        return Exit.INTERRUPTED
+    if outcome.failed:
+        text = f"{outcome.failed:,} prompts failed: see `producer failures {config.path}`."
+        err.print(text, highlight=False, soft_wrap=True)
+        return Exit.SOME_FAILED
+    return Exit.OK
 
 
 def count(config: RunConfig, ledger: Ledger, rows: dict[str, int]) -> Outcome:

@@ -5,11 +5,10 @@ A pause that the user asked for is the user's to end.
 
 import logging
 import time
+from collections.abc import Callable
 
 from fleet.ledger import Ledger
-from fleet.run_config import RunConfig
 from fleet.snapshot import Snapshot
-from producer.account import Account, AccountError, allowed
 
 log = logging.getLogger(__name__)
 
@@ -23,14 +22,9 @@ DRAINING = "draining"
 class PauseWatch:
     """Looks at the cause of a pause ever less often, up to every 30 s."""
 
-    def __init__(
-        self, config: RunConfig, ledger: Ledger, account: Account, least_usd: float
-    ) -> None:
-        self._config = config
+    def __init__(self, ledger: Ledger, cause_is_gone: Callable[[str, Snapshot], bool]) -> None:
         self._ledger = ledger
-        self._account = account
-        #: The balance that one request may need: with less the run would only pause again.
-        self._least_usd = least_usd
+        self._cause_is_gone = cause_is_gone
         self._wait_s = FIRST_CHECK_S
         self._next_at: float | None = None
         self._done_at_resume = 0
@@ -52,23 +46,12 @@ class PauseWatch:
             if snapshot.done > self._done_at_resume:
                 self._wait_s = FIRST_CHECK_S
             self._next_at = now + self._wait_s
-        if now < self._next_at:
+        if now < self._next_at or time.time() < (snapshot.paused.get("until") or 0):
             return
         self._wait_s = min(self._wait_s * 2, LONGEST_CHECK_S)
         self._next_at = now + self._wait_s
-        if self._may_be_gone(kind):
+        if self._cause_is_gone(kind, snapshot):
             self._done_at_resume = snapshot.done
+            self._next_at = None
             self._ledger.resume()
             log.warning("the run goes on after: %s", kind, extra={"action": "resumed"})
-
-    def _may_be_gone(self, kind: str) -> bool:
-        """A key without a limit of its own says nothing of the credits: only a request can tell."""
-        try:
-            balance = self._account.balance()
-            if kind == "no endpoint":
-                endpoints = self._account.endpoints(self._config.run.model)
-                return bool(allowed(endpoints, self._config.providers))
-        except AccountError as error:
-            log.debug("still paused: %s", error)
-            return False
-        return balance.remaining_usd is None or balance.remaining_usd >= self._least_usd

@@ -4,6 +4,7 @@ from fleet.run_config import RunConfig
 from producer.console import err
 from producer.opening import Opened
 from producer.progress import money
+from producer.providers import endpoint_table
 
 
 def show_plan(config: RunConfig, opened: Opened, base_url: str) -> None:
@@ -27,12 +28,9 @@ def show_plan(config: RunConfig, opened: Opened, base_url: str) -> None:
         f"{run.model} from {base_url}, at most {run.concurrency} in flight, "
         + (f"cap {money(run.cap_usd)}" if run.cap_usd else "no cap in dollars")
     )
-    for endpoint in sorted(opened.endpoints, key=lambda e: e.completion_usd):
-        prices = (endpoint.prompt_usd * 1e6, endpoint.completion_usd * 1e6)
-        _say(
-            f"  {endpoint.tag} ({endpoint.quantization})"
-            f" ${prices[0]:.2f} in, ${prices[1]:.2f} out per million tokens"
-        )
+    if opened.needs.note:
+        _say(opened.needs.note)
+    err.print(endpoint_table(opened.verdicts))
 
 
 def _say(text: str) -> None:

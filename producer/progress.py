@@ -3,26 +3,17 @@
 import time
 from types import TracebackType
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from fleet.endpoint_counts import EndpointCounts
 from fleet.snapshot import Snapshot
+from producer.forecast import duration, forecast
+from producer.rate import Rate
 
 LINE_INTERVAL_S = 5.0
-
-
-class Rate:
-    """A count's growth per second over the last minute."""
-
-    def __init__(self) -> None:
-        self._seen: list[tuple[float, float]] = []
-
-    def update(self, value: float) -> float:
-        now = time.monotonic()
-        self._seen = [(t, v) for t, v in self._seen if now - t < 60] + [(now, value)]
-        (first_at, first), (last_at, last) = self._seen[0], self._seen[-1]
-        return (last - first) / (last_at - first_at) if last_at > first_at else 0.0
 
 
 class Progress:
@@ -61,7 +52,9 @@ class Progress:
 
 
 def money(usd: float) -> str:
-    return f"${usd:,.2f}" if usd >= 1 or usd == 0 else f"${usd:.6f}"
+    if usd >= 1 or usd == 0:
+        return f"${usd:,.2f}"
+    return f"${usd:.4f}" if usd >= 0.01 else f"${usd:.6f}"
 
 
 def state(snapshot: Snapshot) -> str:
@@ -69,8 +62,8 @@ def state(snapshot: Snapshot) -> str:
     if snapshot.paused:
         return f"PAUSED ({snapshot.paused['kind']}): {snapshot.paused['reason']}"
     if snapshot.breaker_open:
-        last = max(snapshot.errors, key=lambda kind: snapshot.errors[kind], default="")
-        return f"BREAKER OPEN, probing: {snapshot.last_errors.get(last, '')}"
+        reasons = [f"{e.tag}: {e.last_error}" for e in snapshot.endpoints if e.circuit_open]
+        return f"BREAKER OPEN, probing every few seconds: {'; '.join(reasons)[:300]}"
     if snapshot.cap_reached:
         return "cap reached"
     return "running" if snapshot.workers else "no worker yet"
@@ -109,15 +102,76 @@ def table(snapshot: Snapshot, requests_per_s: float, tokens_per_s: float) -> Tab
         cells = [f"{value:,}" for value in counts]
         name = f"{d.name} (cancelled)" if d.cancelled else d.name
         shown.add_row(name, *cells, budget, money(d.spent_usd))
-    cap = f" of {money(snapshot.cap_usd)}" if snapshot.cap_usd else ""
     shown.caption_justify = "left"
     shown.caption = (
         f"{snapshot.in_flight} in flight, limit {snapshot.limit}, {snapshot.workers} workers"
-        f" · {requests_per_s:.1f} req/s · {tokens_per_s:,.0f} tok/s\n"
-        f"{money(snapshot.spent_usd)}{cap} spent, {money(snapshot.reserved_usd)} reserved"
-        f" · {snapshot.backlog} not yet on disk"
+        f" · {requests_per_s:.1f} req/s · {tokens_per_s:,.0f} tok/s"
+        f" · {snapshot.backlog} not yet on disk\n" + "\n".join(money_lines(snapshot))
     )
     if snapshot.errors:
         errors = sorted(snapshot.errors.items(), key=lambda item: -item[1])
         shown.caption += "\n" + ", ".join(f"{count} {kind}" for kind, count in errors[:6])
     return shown
+
+
+def money_lines(snapshot: Snapshot) -> list[str]:
+    """What is spent, held and left, and what that leads to."""
+    spent = money(snapshot.spent_usd) + (
+        f" of {money(snapshot.cap_usd)} spent" if snapshot.cap_usd else " spent"
+    )
+    parts = [spent, f"{money(snapshot.reserved_usd)} reserved"]
+    if snapshot.unconfirmed_usd:
+        parts.append(f"{money(snapshot.unconfirmed_usd)} unconfirmed")
+    if snapshot.balance:
+        left, age_s = snapshot.balance["remaining_usd"], time.time() - snapshot.balance["at"]
+        known = "unknown (the key has no limit)" if left is None else money(left)
+        parts.append(f"balance {known}" + (f", {duration(age_s)} ago" if age_s > 60 else ""))
+    lines = [" · ".join(parts)]
+    told = forecast(snapshot)
+    if told.total_usd is not None:
+        ends = [f"projected {money(told.total_usd)} in all"]
+        if told.usd_per_s and told.done_in_s is not None:
+            ends.append(f"{money(told.usd_per_s * 3600)} an hour")
+            ends.append(f"done in {duration(told.done_in_s)}")
+        if told.money_ends_in_s is not None:
+            ends.append(f"BUT the {told.money_ends_by} ends in {duration(told.money_ends_in_s)}")
+        lines.append(" · ".join(ends))
+    return lines
+
+
+def endpoint_table(snapshot: Snapshot) -> Table:
+    """Who served what, how fast and how well; fits 80 columns."""
+    shown = Table(title="endpoints", title_justify="left", box=SIMPLE, pad_edge=False)
+    shown.add_column("endpoint", no_wrap=True)
+    for column in ("in flight", "done", "spent", "p50", "p95", "errors"):
+        shown.add_column(column, justify="right", no_wrap=True)
+    shown.add_column("", no_wrap=True)
+    for e in snapshot.endpoints:
+        if not (e.asked or e.done or e.failures or e.allowed):
+            continue
+        shown.add_row(
+            e.tag,
+            f"{e.in_flight}/{e.limit}" if e.allowed else str(e.in_flight),
+            f"{e.done:,}",
+            money(e.spent_usd),
+            f"{e.latency_p50_s:.1f} s" if e.done else "–",
+            f"{e.latency_p95_s:.1f} s" if e.done else "–",
+            f"{100 * e.error_rate:.1f} %",
+            endpoint_state(e),
+        )
+    shown.caption_justify = "left"
+    shown.caption = "\n".join(
+        f"{e.tag}: {e.last_error}" for e in snapshot.endpoints if e.last_error
+    )
+    return shown
+
+
+def endpoint_state(endpoint: EndpointCounts) -> str:
+    """In a few words, what keeps it from being asked as usual."""
+    if endpoint.wrong:
+        return f"{endpoint.wrong} wrong provider"
+    if not endpoint.allowed:
+        return endpoint.off or "not asked"
+    if not endpoint.circuit_open:
+        return ""
+    return f"rests {endpoint.resting_s:.0f} s" if endpoint.resting_s else "probed"

@@ -10,18 +10,14 @@ import threading
 from types import FrameType, TracebackType
 
 import redis
-from celery import Celery
 from kombu.exceptions import KombuError
 
 from fleet.ledger import Ledger
-from fleet.run_config import RunConfig
-from producer.account import Account
+from producer.account_watch import AccountWatch
 from producer.children import Workforce
-from producer.console import Exit, err
+from producer.console import err
 from producer.feeder import Feeder
-from producer.opening import Opened
-from producer.outcome import count
-from producer.pauses import DRAINING, PauseWatch
+from producer.pauses import DRAINING
 from producer.progress import Progress
 
 log = logging.getLogger(__name__)
@@ -64,41 +60,35 @@ class Session:
 
     def __init__(
         self,
-        config: RunConfig,
         ledger: Ledger,
-        app: Celery,
-        account: Account,
-        opened: Opened,
+        feeder: Feeder,
+        watch: AccountWatch,
         workforce: Workforce | None = None,
     ) -> None:
-        self._config = config
         self._ledger = ledger
-        self._rows = opened.rows
-        self._feeder = Feeder(config, ledger, app, opened.rows)
-        least_usd = config.sampling.max_tokens * max(e.completion_usd for e in opened.endpoints)
-        self._pauses = PauseWatch(config, ledger, account, least_usd)
+        self._feeder = feeder
+        self._watch = watch
         self._workforce = workforce
         self._away = False
 
-    def run(self) -> Exit:
-        """Returns when the run has ended, or was drained or aborted."""
-        with Interrupts() as interrupts, Progress(err) as progress:
+    def run(self) -> bool:
+        """Returns when the feeder has finished, or was drained; False when it was aborted."""
+        with Interrupts() as interrupts, Progress(err) as progress, self._watch:
             while not self._round(progress):
                 interrupts.wait(TICK_S)
                 if interrupts.count and not self._feeder.draining:
                     self._drain()
                 if interrupts.count > 1:
-                    return self._abort()
+                    self._abort()
+                    return False
             if self._workforce:
                 self._workforce.drain(lambda: interrupts.count > 1)
-        return self._close()
+        return True
 
     def _round(self, progress: Progress) -> bool:
         """One round; True when there is nothing left to do. Redis may be away for any time."""
         try:
             snapshot = self._feeder.step()
-            if not self._feeder.draining:
-                self._pauses.look(snapshot)
             progress.show(snapshot)
             if self._workforce:
                 if self._feeder.draining:
@@ -125,24 +115,7 @@ class Session:
         if self._workforce:
             self._workforce.dismiss()
 
-    def _abort(self) -> Exit:
+    def _abort(self) -> None:
         if self._workforce:
             self._workforce.kill()
         err.print("Aborted. Requests in flight are lost; start again to go on.")
-        return Exit.INTERRUPTED
-
-    def _close(self) -> Exit:
-        outcome = count(self._config, self._ledger, self._rows)
-        err.print(outcome.sentence(), highlight=False, soft_wrap=True)
-        if backlog := self._ledger.snapshot().backlog:
-            err.print(f"{backlog:,} completions wait for the collector to write them.")
-        if not outcome.whole:
-            err.print("Not at its end. Start again to go on.")
-            return Exit.INTERRUPTED
-        if outcome.failed:
-            text = (
-                f"{outcome.failed:,} prompts failed: see `producer failures {self._config.path}`."
-            )
-            err.print(text, highlight=False, soft_wrap=True)
-            return Exit.SOME_FAILED
-        return Exit.OK

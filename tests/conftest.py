@@ -14,6 +14,10 @@ import redis
 
 from fleet import broker
 from fleet.ledger import Ledger
+from fleet.transitions import Route
+
+#: The one endpoint of the ledger that tests begin with.
+ROUTE = Route("p/int4", "P", prompt_nusd=100, completion_nusd=1000, start=8)
 
 
 @pytest.fixture(scope="session")
@@ -34,18 +38,16 @@ def client(valkey: str) -> redis.Redis:
 
 @pytest.fixture(scope="session")
 def numbers() -> dict[str, int | float]:
-    """What a feeder opens a run with: prices in nano-USD a token, times in ms."""
+    """What a feeder opens a run with: times in ms."""
     return {
         "cap": 0,
         "concurrency": 64,
-        "start": 8,
         "burst_ms": 60_000,
         "decrease": 0.5,
-        "breaker_after": 3,
-        "probe_ms": 60_000,
+        "probe_ms": 5_000,
         "max_tokens": 1000,
-        "prompt_price": 100,
-        "completion_price": 1000,
+        "ranked": 1,
+        "share_for_others": 0.05,
     }
 
 
@@ -54,5 +56,6 @@ def ledger(client: redis.Redis, numbers: dict[str, int | float]) -> Iterator[Led
     """A run that no other test knows; its keys are deleted afterwards."""
     fresh = Ledger(client, f"test-{uuid.uuid4().hex[:12]}")
     fresh.open({}, numbers)
+    fresh.set_routes([ROUTE])
     yield fresh
     client.delete(*fresh.keys.all)

@@ -87,8 +87,7 @@ def _finished(
     def details(words: str, billed: bool = True) -> errors.Details:
         return errors.Details(
             words,
-            None,
-            cost or 0.0,
+            cost_usd=cost or 0.0,
             may_be_billed=billed and cost is None,
             provider=provider,
             body=body,

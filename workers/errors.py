@@ -2,9 +2,9 @@
 
     RequestError
     ├── TryLater             this prompt, later; costs an attempt unless `costs_attempt` is false
-    │   ├── RateLimited          429; costs no attempt, lowers the fleet's limit
-    │   ├── InFlightBudget       402 of the in-flight budget; as a 429
-    │   ├── Overloaded           503, 529: costs an attempt, lowers the fleet's limit
+    │   ├── RateLimited          429; costs no attempt, lowers the endpoint's limit
+    │   ├── InFlightBudget       402 of the in-flight budget; as a 429, but the account's
+    │   ├── Overloaded           503, 529: costs an attempt, lowers the endpoint's limit
     │   ├── ServerFailed         3xx, 408, 409, 425, 500, 502, 504, 520–527, unknown codes
     │   ├── ProviderRefused      "Provider returned error" of 400, 401, 403, 404: it is the
     │   │                        provider's, and another one may accept
@@ -22,13 +22,16 @@
     └── StopFleet            nothing, until its cause is gone: the run pauses
         ├── OutOfCredits         402, 403 of a budget
         ├── KeyRefused           401, 403
-        └── NoEndpoint           404, a model unknown: no allowed endpoint serves it
+        └── NoEndpoint           404, a model unknown: no allowed endpoint serves it. Where one
+                                 endpoint was asked, only that one failed
 
 The class docstring is what the user reads, with the response's own words after it. An error
 is rebuilt from its `args`, by pickle and by Celery, which may have made text of them.
 """
 
 from dataclasses import dataclass, field
+
+from fleet.transitions import Verdict
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,16 @@ class Details:
     #: Provider named by the error, if any.
     provider: str = ""
     body: bytes = field(default=b"", repr=False)
+    #: When a budget begins anew, in seconds since the epoch.
+    resets_at: float | None = None
 
 
 class RequestError(Exception):
     """The request failed."""
 
     costs_attempt = True
-    #: Lowers the fleet's limit on requests in flight.
-    throttles = False
+    #: What it says of the endpoint that was asked.
+    verdict: Verdict = "failed"
 
     def __init__(self, details: Details | str = Details()) -> None:
         super().__init__(details)
@@ -80,20 +85,20 @@ class RateLimited(TryLater):
     """The provider is rate-limiting."""
 
     costs_attempt = False
-    throttles = True
+    verdict = "throttled"
 
 
 class InFlightBudget(TryLater):
     """Requests in flight exhaust the balance's in-flight budget."""
 
     costs_attempt = False
-    throttles = True
+    verdict = "account"
 
 
 class Overloaded(TryLater):
     """The provider is overloaded."""
 
-    throttles = True
+    verdict = "overloaded"
 
 
 class ServerFailed(TryLater):
@@ -135,6 +140,8 @@ class WrongProvider(TryLater):
 class DropPrompt(RequestError):
     """The prompt cannot be answered."""
 
+    verdict = "neutral"
+
 
 class BadRequest(DropPrompt):
     """The request is refused as it is."""
@@ -151,6 +158,8 @@ class Moderated(DropPrompt):
 class StopFleet(RequestError):
     """No request can succeed now."""
 
+    verdict: Verdict = "neutral"
+
 
 class OutOfCredits(StopFleet):
     """The credits are used up."""
@@ -162,3 +171,5 @@ class KeyRefused(StopFleet):
 
 class NoEndpoint(StopFleet):
     """No allowed endpoint serves the model."""
+
+    verdict = "failed"

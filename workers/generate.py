@@ -12,24 +12,26 @@ import uuid
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, TypeVar
 
 import msgspec
 import redis
 
-from fleet.ledger import Charge, Claim, Ledger, Refusal, nano_usd
+from fleet.ledger import Ledger
 from fleet.records import Event, Payload
 from fleet.settings import Settings
-from workers.answers import Allowed, Answer
+from fleet.transitions import ANY_ENDPOINT, Claim, Failure, Purchase, Refusal, nano_usd
+from workers.answers import Answer
 from workers.errors import (
     Details,
     DropPrompt,
+    NoEndpoint,
     OutOfCredits,
     RequestError,
     ServerFailed,
     StopFleet,
 )
+from workers.job import Job, cost_nusd
 from workers.openrouter import Client, longest_request_s
 from workers.pacing import Pacer, full_jitter, patient
 
@@ -49,19 +51,6 @@ BREAKER_PATIENCE = 4
 LEASE_MARGIN_S = WAITING_S + SHORT_WAIT_S + RETRY_SLOT_WAIT_S + 5.0
 
 
-class Job(msgspec.Struct, frozen=True):
-    """What a worker knows of a run: `Ledger.config()`."""
-
-    model: str
-    base_url: str
-    #: Every field of the request body but the messages and the tools.
-    request: dict[str, Any]
-    #: Display names of the allowed providers; empty allows all.
-    allowed: list[str]
-    deadline_s: float
-    max_attempts: int
-
-
 class Generator:
     """Completes prompts of one run. One per run and worker process, shared by its threads."""
 
@@ -74,6 +63,8 @@ class Generator:
         self._settings = settings
         self._capacity = capacity
         self._stopping = threading.Event()
+        #: This process has had an answer from this run's endpoints.
+        self._succeeded = False
         self._configured_at = 0.0
         self._raw: dict[str, Any] | None = None
         self._configure()
@@ -99,7 +90,6 @@ class Generator:
         job = msgspec.convert(raw, Job)
         base_url = self._settings.base_url or job.base_url
         self._client = Client(base_url, self._settings.api_key, self._capacity)
-        self._allowed = Allowed(job.model, frozenset(job.allowed))
         self.job, self._raw = job, raw
 
     def complete(self, prompt_id: str) -> str:
@@ -109,10 +99,9 @@ class Generator:
             self._patiently(lambda: self.ledger.yield_(prompt_id, 0))
             return "no slot"
         try:
-            lease_s = longest_request_s(self.job.deadline_s) + LEASE_MARGIN_S
             nonce = uuid.uuid4().hex[:12]
             claim = self._patiently(
-                lambda: self.ledger.claim(prompt_id, self.worker, lease_s, nonce)
+                lambda: self.ledger.claim(prompt_id, self.worker, self._lease_s(), nonce)
             )
             if isinstance(claim, Refusal):
                 return claim.reason
@@ -120,33 +109,50 @@ class Generator:
                 work = _Work(claim, msgspec.json.decode(claim.payload, type=Payload))
             except msgspec.DecodeError as error:
                 return self._refuse(claim, error)
-            outcome = self._try_once(work)
+            outcome = self._try(work)
         finally:
             gate.release()
-        while isinstance(outcome, _Wait):
+        while isinstance(outcome, float):
             # The slot is free for another prompt while this one backs off.
-            self._stopping.wait(outcome.seconds)
+            self._stopping.wait(outcome)
             if not gate.acquire(RETRY_SLOT_WAIT_S):
-                return self._release(work, outcome.error, 0)
+                return self._release(work, 0)
             try:
-                kind, message = outcome.error.kind(), str(outcome.error)
-                self._patiently(partial(self.ledger.count_error, kind, message))
-                if work.age_s() > LEASE_MARGIN_S:  # Redis was away: the claim may not outlast it
-                    return self._release(work, outcome.error, 0)
-                outcome = self._try_once(work)
+                outcome = self._try_again(work)
             finally:
                 gate.release()
         return outcome
 
+    def _lease_s(self) -> float:
+        return longest_request_s(self.job.deadline_s) + LEASE_MARGIN_S
+
     def _patiently(self, call: Callable[[], T]) -> T:
         return patient(call, self._stopping.is_set)
 
-    def _try_once(self, work: "_Work") -> "str | _Wait":
-        """One request, and its transition on the ledger, unless a short wait comes first."""
+    def _try(self, work: "_Work") -> str | float:
+        """Requests, until one has made its transition on the ledger: what became of the prompt.
+
+        Or the seconds to wait before the next attempt under the same claim.
+        """
+        outcome = None
+        while outcome is None:
+            outcome = self._try_once(work)
+        return outcome
+
+    def _try_again(self, work: "_Work") -> str | float:
+        """After a wait: at whichever endpoint takes requests now."""
+        got = self._reroute(work, None, now=True)
+        if got is None:
+            return self._try(work)
+        return "lost" if got.reason == "lost" else self._release(work, got.retry_after_s)
+
+    def _try_once(self, work: "_Work") -> str | float | None:
+        """One request. None: to be tried again at once, elsewhere."""
         work.requested_at = time.time()
+        endpoint = work.claim.endpoint
         try:
-            body = self._request(work.payload)
-            answer = self._client.complete(body, self.job.deadline_s, self._allowed)
+            body = self.job.body(work.payload, endpoint)
+            answer = self._client.complete(body, self.job.deadline_s, self.job.allowed(endpoint))
         except RequestError as error:
             work.last_latency_s = time.time() - work.requested_at
             return self._failed(work, error)
@@ -157,39 +163,27 @@ class Generator:
             details = Details(f"{type(error).__name__}: {error}", may_be_billed=True)
             return self._failed(work, ServerFailed(details))
         work.last_latency_s = time.time() - work.requested_at
-        self.pacer.saw("successes")
+        self._succeeded = True
         return self._commit(work, answer)
-
-    def _request(self, payload: Payload) -> bytes:
-        body = {**self.job.request, "messages": payload.messages}
-        if payload.tools:
-            body["tools"] = payload.tools
-        return msgspec.json.encode(body)
 
     def _commit(self, work: "_Work", answer: Answer) -> str:
         claim = work.claim
-        cost = answer.cost_usd
         event = self._event(work, "completion", suspect=answer.suspect)
         body = zlib.compress(answer.body, 1)
-        return self._patiently(
-            lambda: self.ledger.commit(
-                claim,
-                event,
-                body,
-                # A response without a cost is taken at what was held for it.
-                spent_nusd=claim.reserved_nusd if cost is None else nano_usd(cost),
-                prompt_tokens=answer.prompt_tokens,
-                completion_tokens=answer.completion_tokens,
-                truncated=answer.finish_reason == "length",
-                provider=answer.provider,
-                followup=_followup(work.payload, answer),
-            )
+        purchase = Purchase(
+            spent_nusd=cost_nusd(answer, claim.endpoint, claim.reserved_nusd),
+            prompt_tokens=answer.prompt_tokens,
+            completion_tokens=answer.completion_tokens,
+            truncated=answer.finish_reason == "length",
+            endpoint=self.job.served_by(answer.provider, claim.endpoint),
+            latency_s=work.last_latency_s,
         )
+        followup = _followup(work.payload, answer)
+        return self._patiently(lambda: self.ledger.commit(claim, event, body, purchase, followup))
 
-    def _failed(self, work: "_Work", error: RequestError) -> "str | _Wait":
-        if not isinstance(error, DropPrompt):  # that is the prompt's fault, and an answer
-            self.pacer.saw("throttles" if error.throttles else "failures")
-        if isinstance(error, StopFleet):
+    def _failed(self, work: "_Work", error: RequestError) -> str | float | None:
+        pinned = work.claim.endpoint.tag != ANY_ENDPOINT
+        if isinstance(error, StopFleet) and not (pinned and isinstance(error, NoEndpoint)):
             return self._pause(work, error)
         if isinstance(error, DropPrompt):
             return self._fail(work, error)
@@ -199,44 +193,61 @@ class Generator:
                 return self._fail(work, error)
         else:
             work.throttled += 1
+        failure = self._failure(work, error)
         # On top of what the server asks for, so that not all come back in the same instant.
-        wait_s = (error.details.retry_after_s or 0) + full_jitter(work.attempts + work.throttled)
+        wait_s = failure.retry_after_s + full_jitter(work.attempts + work.throttled)
+        if self._stopping.is_set() or failure.presumed or failure.spent_nusd:
+            return self._release(work, wait_s, failure)
+        # An endpoint that is full is left at once. What failed may fail elsewhere too, and each
+        # time costs an attempt: that waits.
+        elsewhere = not error.costs_attempt and error.verdict != "account"
+        got = self._reroute(work, failure, now=elsewhere)
+        if got is None:
+            return None
+        if got.reason == "lost":
+            return "lost"
         short = wait_s <= SHORT_WAIT_S and work.age_s() < WAITING_S
-        if self._stopping.is_set() or not short or _charge(work.claim, error) != Charge():
-            return self._release(work, error, wait_s)
-        return _Wait(wait_s, error)
+        return wait_s if short else self._release(work, wait_s)
+
+    def _reroute(self, work: "_Work", failure: Failure | None, *, now: bool) -> Refusal | None:
+        """Tell the failure and take the next endpoint; the refusal when there is none."""
+        got = self._patiently(
+            lambda: self.ledger.reroute(work.claim, failure, self._lease_s(), now=now)
+        )
+        if isinstance(got, Refusal):
+            return got
+        work.claim = got
+        return None
+
+    def _failure(self, work: "_Work", error: RequestError) -> Failure:
+        details = error.details
+        named = self.job.served_by(details.provider, work.claim.endpoint)
+        return Failure(
+            kind=error.kind(),
+            message=str(error),
+            verdict=error.verdict,
+            retry_after_s=details.retry_after_s or 0.0,
+            endpoint=named,
+            spent_nusd=nano_usd(details.cost_usd),
+            presumed=details.may_be_billed and not details.cost_usd,
+            reject=self._reject(work, error),
+        )
 
     def _most_attempts(self) -> int:
         """While nothing at all succeeds it is rarely the prompt that fails, but not for ever."""
         patience = BREAKER_PATIENCE if self.pacer.breaker_open else 1
         return self.job.max_attempts * patience
 
-    def _release(self, work: "_Work", error: RequestError, wait_s: float) -> str:
+    def _release(self, work: "_Work", wait_s: float, failure: Failure | None = None) -> str:
         self._patiently(
-            lambda: self.ledger.release(
-                work.claim,
-                wait_s,
-                failed_attempts=work.failed,
-                charge=_charge(work.claim, error),
-                kind=error.kind(),
-                message=str(error),
-                reject=self._reject(work, error),
-            )
+            lambda: self.ledger.release(work.claim, wait_s, failure, failed_attempts=work.failed)
         )
-        return error.kind()
+        return failure.kind if failure else "released"
 
     def _fail(self, work: "_Work", error: RequestError) -> str:
-        self._patiently(
-            lambda: self.ledger.fail(
-                work.claim,
-                kind=error.kind(),
-                reason=str(error),
-                attempts=max(work.attempts, 1),
-                followups=[turn.prompt_id for turn in work.payload.followups],
-                charge=_charge(work.claim, error),
-                reject=self._reject(work, error),
-            )
-        )
+        followups = [turn.prompt_id for turn in work.payload.followups]
+        failure, attempts = self._failure(work, error), max(work.attempts, 1)
+        self._patiently(lambda: self.ledger.fail(work.claim, failure, attempts, followups))
         extra = {"action": "failed", "prompt_id": work.claim.prompt_id, "run": self.run}
         log.warning("prompt %s failed: %s", work.claim.prompt_id, error, extra=extra)
         return "failed"
@@ -245,29 +256,30 @@ class Generator:
         """A prompt that does not read as one goes to the dead letters, not round and round."""
         reason = f"the prompt on the ledger cannot be read: {error}"
         self._patiently(
-            lambda: self.ledger.fail(claim, kind="unreadable prompt", reason=reason, attempts=0)
+            lambda: self.ledger.fail(claim, Failure("unreadable prompt", reason), attempts=0)
         )
         return "failed"
 
     def _pause(self, work: "_Work", error: StopFleet) -> str:
         """Pause the run; the prompt goes back, and no attempt is counted.
 
-        Where others succeed, an endpoint or a key that is refused may be this prompt's doing
-        (tools that no endpoint takes): then it counts, so that the run is not paused for ever.
+        Where others succeed, a key that is refused may be this prompt's doing: then it counts, so
+        that the run is not paused for ever.
         """
-        if self.pacer.succeeded and not isinstance(error, OutOfCredits):
+        if self._succeeded and not isinstance(error, OutOfCredits):
             work.failed += 1
             if work.attempts >= self.job.max_attempts:
                 return self._fail(work, error)
-        outcome = self._release(work, error, 0)
-        if self._patiently(lambda: self.ledger.pause(error.kind(), str(error))):
+        outcome = self._release(work, 0, self._failure(work, error))
+        kind, reason, until = error.kind(), str(error), error.details.resets_at
+        if self._patiently(lambda: self.ledger.pause(kind, reason, until)):
             log.error("the run is paused: %s", error, extra={"action": "paused", "run": self.run})
         return outcome
 
-    def _reject(self, work: "_Work", error: RequestError) -> tuple[bytes, bytes] | None:
+    def _reject(self, work: "_Work", error: RequestError) -> tuple[bytes, bytes]:
         """A response that was paid for is kept, whatever is wrong with it."""
         if not error.details.cost_usd:
-            return None
+            return b"", b""
         event = self._event(work, "reject", reason=str(error))
         return event, zlib.compress(error.details.body, 1)
 
@@ -284,17 +296,10 @@ class Generator:
             requested_at=work.requested_at,
             completed_at=work.requested_at + work.last_latency_s,
             worker=self.worker,
+            endpoint=work.claim.endpoint.tag,
             **more,
         )
         return msgspec.json.encode(event)
-
-
-@dataclass(frozen=True)
-class _Wait:
-    """A short wait before the next attempt under the same claim."""
-
-    seconds: float
-    error: RequestError
 
 
 @dataclass
@@ -318,12 +323,6 @@ class _Work:
 
     def age_s(self) -> float:
         return time.monotonic() - self.claimed_at
-
-
-def _charge(claim: Claim, error: RequestError) -> Charge:
-    details = error.details
-    presumed = claim.reserved_nusd if details.may_be_billed and not details.cost_usd else 0
-    return Charge(nano_usd(details.cost_usd), presumed)
 
 
 def _followup(payload: Payload, answer: Answer) -> tuple[str, bytes] | None:

@@ -1,8 +1,7 @@
-"""The worker's part of the fleet's pace: its slots, its heartbeat, its reports.
+"""The worker's part of the fleet's pace: its slots and its heartbeat.
 
-The limit on requests in flight is the fleet's, on the ledger (`lua/pace.lua`); each worker
-process asks for its share twice a second and tells what it saw since. A `Gate` hands the
-share out to the process's threads.
+The limits on requests in flight are the fleet's, on the ledger (`lua/pace.lua`); each worker
+process asks for its share twice a second. A `Gate` hands the share out to the process's threads.
 """
 
 import logging
@@ -14,7 +13,8 @@ from typing import TypeVar
 
 import redis
 
-from fleet.ledger import Ledger, Pace
+from fleet.ledger import Ledger
+from fleet.transitions import Pace
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class Gate:
 
 
 class Pacer:
-    """Reports to the ledger twice a second and sizes the gate by its answer."""
+    """Asks the ledger for this process's share twice a second and sizes the gate by it."""
 
     def __init__(
         self, ledger: Ledger, worker: str, capacity: int, tick: Callable[[], None]
@@ -86,23 +86,13 @@ class Pacer:
         self.gate = Gate()
         #: Nothing succeeds, fleet-wide: claims pass one at a time.
         self.breaker_open = False
-        #: This process has had an answer from this run's endpoints.
-        self.succeeded = False
         self._ledger = ledger
         self._worker = worker
         self._capacity = capacity
         self._tick = tick
-        self._lock = threading.Lock()
-        self._seen = {"successes": 0, "throttles": 0, "failures": 0}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="pacer", daemon=True)
         self._thread.start()
-
-    def saw(self, what: str) -> None:
-        """Count one outcome: `successes`, `throttles` or `failures`."""
-        with self._lock:
-            self._seen[what] += 1
-        self.succeeded = self.succeeded or what == "successes"
 
     def stop(self) -> None:
         """Sign off from the ledger."""
@@ -116,7 +106,9 @@ class Pacer:
                 pace = self._report()
                 self.gate.resize(pace.share)
                 if pace.breaker_open and not self.breaker_open:
-                    log.error("nothing succeeds any more: one request passes every few seconds")
+                    log.error(
+                        "nothing succeeds at any endpoint: one request passes every few seconds"
+                    )
                 self.breaker_open = pace.breaker_open
                 self._tick()
                 away = False
@@ -135,21 +127,9 @@ class Pacer:
             log.warning("could not sign off from the ledger; it forgets this worker in 30 s")
 
     def _report(self, leaving: bool = False) -> Pace:
-        with self._lock:
-            seen, self._seen = self._seen, dict.fromkeys(self._seen, 0)
-        try:
-            return self._ledger.pace(
-                self._worker,
-                capacity=self._capacity,
-                in_flight=self.gate.used,
-                leaving=leaving,
-                **seen,
-            )
-        except redis.RedisError:
-            with self._lock:
-                for what, count in seen.items():
-                    self._seen[what] += count
-            raise
+        return self._ledger.pace(
+            self._worker, capacity=self._capacity, in_flight=self.gate.used, leaving=leaving
+        )
 
 
 #: Redis errors that pass: it is away, starting, failing over, or short of memory or disk.

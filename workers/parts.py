@@ -44,6 +44,7 @@ REPEATING = (
     "provider",
     "suspect",
     "worker",
+    "endpoint",
     "turn",
     "attempts",
 )

@@ -6,6 +6,7 @@ answers errors of a generation that has begun in the body, so `error.code` count
 
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -88,6 +89,7 @@ def refusal(status: int, headers: Mapping[str, str], reply: Any, text: bytes) ->
     details = Details(
         message=message,
         retry_after_s=_retry_after(headers, error, metadata, message),
+        resets_at=_resets_at(metadata),
         cost_usd=cost_usd(reply) or 0.0,
         provider=_provider(reply, metadata),
         body=text,
@@ -249,6 +251,14 @@ def _retry_after(
         if 0 < seconds < float("inf"):
             return min(seconds, LONGEST_RETRY_AFTER_S)
     return BAN_S if BANNED.search(message) else None
+
+
+def _resets_at(metadata: dict[str, Any]) -> float | None:
+    """When a budget that is used up begins anew, in seconds since the epoch."""
+    try:
+        return datetime.fromisoformat(metadata["resets_at"]).timestamp()
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
 
 
 def _hints(

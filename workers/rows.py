@@ -83,6 +83,7 @@ def _record(event: Event, text: str, fault: str | None, torn: bool = False) -> R
         round(event.requested_at * 1000),
         completed_ms,
         event.worker,
+        clean(event.endpoint) or None,
         text,
     )
     return Record(
@@ -125,6 +126,7 @@ def _event_slowly(data: bytes) -> Event:
     try:
         event = msgspec.convert(json.loads(data), Event)
         names = {"prompt_id": event.prompt_id, "dataset": event.dataset, "worker": event.worker}
+        names["endpoint"] = event.endpoint
         return msgspec.structs.replace(event, **{k: clean(v) for k, v in names.items()})
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"field 'm' is no event: {error}") from None

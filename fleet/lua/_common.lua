@@ -2,7 +2,7 @@
 -- Money is in nano-USD.
 -- Time is the server's, in ms: the fleet has one clock whatever its hosts think.
 local RUN, DATASETS, PROMPTS, WAITING, QUEUED, CLAIMS, CLAIM, EXPIRED, SETTLED, ATTEMPTS, DONE,
-    FAILURES, COMPLETIONS, ERRORS, PROVIDERS, PACING, WORKERS = unpack(KEYS)
+    FAILURES, COMPLETIONS, ERRORS, ENDPOINTS, WORKERS = unpack(KEYS)
 
 local clock = redis.call('TIME')
 local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
@@ -13,6 +13,9 @@ local function run_number(field) return tonumber(redis.call('HGET', RUN, field) 
 local function add_run(field, by) redis.call('HINCRBY', RUN, field, int(by)) end
 local function add(dataset, counter, by)
     redis.call('HINCRBY', DATASETS, dataset .. '|' .. counter, int(by))
+end
+local function add_at(tag, counter, by)
+    redis.call('HINCRBY', ENDPOINTS, tag .. '|' .. counter, int(by))
 end
 
 local COUNTERS = {
@@ -81,59 +84,82 @@ local function set_aside(id, dataset, c)
     else redis.call('ZADD', WAITING, NOW + ROOM_WAIT_MS, id) end
 end
 
--- Forget that a prompt is claimed; its reservation is given back. Returns what was reserved.
-local function unclaim(id, dataset, reserved, most, since)
-    redis.call('ZREM', CLAIMS, id)
-    redis.call('HDEL', CLAIM, id)
-    add(dataset, 'in_flight', -1)
-    add_run('in_flight', -1)
-    add_run('reserved', -reserved)
-    add_run('reserved_most', -most)
-    add(dataset, 'claimed', -since)
-end
-
--- fence, dataset, nano-USD reserved and at most, ms, nonce of a claim, or nil.
+-- What a claim is, kept as text: `tag` is the endpoint that its request is at ('' between two
+-- attempts), `sent` the ms it was sent, `hop` counts the attempts under the claim. Money in nano-USD:
+-- `reserved` is what the request is expected to cost, `most` what it may cost.
+local FIELDS = {'fence', 'dataset', 'reserved', 'most', 'since', 'nonce', 'worker', 'tag', 'sent', 'hop'}
+local PATTERN = string.rep('([^|]*)|', #FIELDS - 1) .. '([^|]*)'
 local function claim_of(id)
     local value = redis.call('HGET', CLAIM, id)
     if not value then return nil end
-    local fence, dataset, reserved, most, since, nonce =
-        string.match(value, '([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)')
-    return fence, dataset, tonumber(reserved), tonumber(most), tonumber(since), nonce
+    local parts, c = {string.match(value, PATTERN)}, {}
+    for i, name in ipairs(FIELDS) do c[name] = parts[i] end
+    for _, name in ipairs({'reserved', 'most', 'since', 'sent', 'hop'}) do c[name] = tonumber(c[name]) end
+    return c
+end
+local function write_claim(id, c)
+    local parts = {}
+    for i, name in ipairs(FIELDS) do
+        parts[i] = type(c[name]) == 'number' and int(c[name]) or c[name]
+    end
+    redis.call('HSET', CLAIM, id, table.concat(parts, '|'))
+end
+
+-- Forget that a prompt is claimed; its reservation is given back.
+local function unclaim(id, c)
+    redis.call('ZREM', CLAIMS, id)
+    redis.call('HDEL', CLAIM, id)
+    add(c.dataset, 'in_flight', -1)
+    add(c.dataset, 'claimed', -c.since)
+    add_run('in_flight', -1)
+    add_run('reserved', -c.reserved)
+    add_run('reserved_most', -c.most)
+    if c.tag ~= '' then add_at(c.tag, 'in_flight', -1) end
+end
+
+-- Money that may have been spent without an answer that says so: shown at what was expected,
+-- held against the cap at the most.
+local function presume(reserved, most)
+    add_run('unconfirmed', reserved)
+    add_run('unconfirmed_most', most)
 end
 
 -- A claim whose worker went silent: its request may have been paid, so what was reserved
 -- counts as spent until a late answer says better.
 local function expire(id)
-    local fence, dataset, reserved, most, since = claim_of(id)
-    if not fence then redis.call('ZREM', CLAIMS, id) return end
-    unclaim(id, dataset, reserved, most, since)
-    add_run('unconfirmed', reserved)
+    local c = claim_of(id)
+    if not c then redis.call('ZREM', CLAIMS, id) return end
+    unclaim(id, c)
+    presume(c.reserved, c.most)
     add_run('expired', 1)
-    redis.call('HSET', EXPIRED, fence, int(reserved))
+    redis.call('HSET', EXPIRED, c.fence, int(c.reserved) .. '|' .. int(c.most))
 end
 
--- Settle the money of one response. `remember`: this call leaves no other trace by which a
--- repetition (a reply lost with the connection) could be told from a second response.
--- → nil when it was settled before; else whether the claim was still this one's, and its ms
+-- Settle the money of one response. `presumed` = 1: none came, and it may be billed. `remember`:
+-- this call leaves no other trace by which a repetition (a reply lost with the connection) could
+-- be told from a second response.
+-- → nil when it was settled before; else the claim if it was still this one's, or {}
 local SETTLED_MS = 3600 * 1000
 local function settle(id, fence, spent, presumed, remember)
     if redis.call('ZSCORE', SETTLED, fence) then return nil end
-    local holder, dataset, reserved, most, since = claim_of(id)
-    local mine = holder == fence
-    if mine then unclaim(id, dataset, reserved, most, since) end
+    local c = claim_of(id)
+    local mine = c and c.fence == fence
+    if mine then unclaim(id, c) end
     local late = redis.call('HGET', EXPIRED, fence)
-    if late then
-        redis.call('HDEL', EXPIRED, fence)
-        add_run('unconfirmed', -tonumber(late))
-    end
     if not mine and not late and spent == 0 then return nil end
+    -- A claim that has expired is presumed spent already.
+    if late and presumed == 0 then
+        local reserved, most = string.match(late, '(%d+)|(%d+)')
+        presume(-tonumber(reserved), -tonumber(most))
+        redis.call('HDEL', EXPIRED, fence)
+    end
+    if mine and presumed == 1 then presume(c.reserved, c.most) end
     if remember and spent + presumed > 0 then
         redis.call('ZREMRANGEBYSCORE', SETTLED, '-inf', NOW - SETTLED_MS)
         redis.call('ZADD', SETTLED, NOW, fence)
     end
     if spent > 0 then add_run('spent', spent) end
-    if presumed > 0 then add_run('unconfirmed', presumed) end
-    return mine, since
+    return mine and c or {}
 end
 
 local function forget(id)

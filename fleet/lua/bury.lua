@@ -5,8 +5,8 @@ repeat
     local page = redis.call('HSCAN', CLAIM, cursor, 'COUNT', 1000)
     cursor = page[1]
     for i = 1, #page[2], 2 do
-        local worker = string.match(page[2][i + 1], '[^|]*|[^|]*|[^|]*|[^|]*|[^|]*|[^|]*|(.*)')
-        if worker and string.sub(worker, 1, #ARGV[1]) == ARGV[1] then
+        local c = claim_of(page[2][i])
+        if c and string.sub(c.worker, 1, #ARGV[1]) == ARGV[1] then
             redis.call('ZADD', CLAIMS, 'XX', NOW - 1, page[2][i])
             buried = buried + 1
         end

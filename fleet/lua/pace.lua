@@ -1,70 +1,75 @@
--- The fleet's limit on requests in flight, held in common. It doubles each round of answers, or
--- each second, up to the level that was last throttled (slow start), then grows by steps (2 % of
--- the ceiling).
+-- The limits on requests in flight, one for each endpoint, and each worker's share of their sum.
+-- A limit doubles each round of answers, or each second, up to the level that was last throttled
+-- (slow start), then grows by steps (2 % of the ceiling).
 -- Once per burst (a window of `burst_ms`) it falls in proportion to the share of answers that
 -- were throttled, as DCTCP does (Alizadeh et al. 2010): limit * (1 - (1 - decrease) * share), so
 -- that a few stray 429s cost little and a provider at its limit halves it. Floor 1.
--- Also the workers' heartbeats and the breaker.
--- ARGV: worker, capacity, in flight, successes, throttles, failures since the last call, '1' to leave
--- → {this worker's share of the limit, the limit, live workers}
+-- Also the workers' heartbeats.
+-- ARGV: worker, capacity, in flight, '1' to leave
+-- → {this worker's share of the limit, the limit, live workers, 1 if every circuit is open}
 local worker, capacity = ARGV[1], tonumber(ARGV[2])
-local successes, throttles, failures = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local ceiling = run_number('concurrency')
 if ceiling == 0 then return {0, 0, 0, 0} end -- no feeder has opened the run
 
-local p = redis.call('HMGET', PACING, 'limit', 'threshold', 'window_at', 'good', 'bad', 'grown_at')
-local limit = math.max(1, math.min(tonumber(p[1] or run_number('start')), ceiling))
-local threshold, window_at = tonumber(p[2] or ceiling), tonumber(p[3] or '0')
-local good, bad = tonumber(p[4] or '0') + successes, tonumber(p[5] or '0') + throttles
-local grown_at = tonumber(p[6] or int(NOW))
-if NOW - window_at > run_number('burst_ms') then
-    if bad > 0 then
-        limit = math.max(1, limit * (1 - (1 - run_number('decrease')) * bad / (good + bad)))
-        threshold = limit
+local function roll(e)
+    if NOW - e.window_at <= run_number('burst_ms') then return end
+    if e.throttled > 0 then
+        local share = e.throttled / (e.good + e.throttled)
+        e.limit = math.max(1, e.limit * (1 - (1 - run_number('decrease')) * share))
+        e.threshold = e.limit
     end
-    window_at, good, bad = NOW, 0, 0
+    e.window_at, e.good, e.throttled, e.asked_now, e.bad = NOW, 0, 0, 0, 0
 end
-if throttles == 0 then
-    if limit < threshold then
+local function grow(e)
+    if e.throttled > 0 then return end
+    local since_s = (NOW - e.grown_at) / 1000
+    if e.limit < e.threshold then
         -- A 429 comes at once and an answer takes its time: a second of full use without one is
         -- as good a sign as a round of answers, and long answers do not make a slow start slow.
-        local grown = limit + successes
-        if bad == 0 and run_number('in_flight') >= limit / 2 then
-            grown = math.max(grown, limit * 2 ^ math.min((NOW - grown_at) / 1000, 1))
+        local grown = e.limit + e.fresh
+        if e.in_flight >= math.floor(e.limit) / 2 then
+            grown = math.max(grown, e.limit * 2 ^ math.min(since_s, 1))
         end
-        limit = math.min(threshold, grown)
-        grown_at = NOW
-    elseif successes > 0 then
+        e.limit = math.min(e.threshold, grown)
+        e.grown_at = NOW
+    elseif e.fresh > 0 then
         -- One step a round of answers, or a second if that is longer.
         local step = math.max(1, ceiling / 50)
-        limit = limit + math.min(step * successes / limit, step * (NOW - grown_at) / 1000)
-        grown_at = NOW
-    end
-end
-limit = math.min(limit, ceiling)
-redis.call('HSET', PACING, 'limit', tostring(limit), 'threshold', tostring(threshold),
-    'window_at', int(window_at), 'good', int(good), 'bad', int(bad), 'grown_at', int(grown_at))
-
--- Breaker: nothing but failures, fleet-wide, for a while. Claims then pass one at a time.
-if successes > 0 then
-    redis.call('HSET', RUN, 'failures_in_a_row', 0, 'breaker_probe', 0)
-elseif failures > 0 then
-    local row = redis.call('HINCRBY', RUN, 'failures_in_a_row', failures)
-    -- What is in flight may still succeed: a burst of failures at the start opens nothing.
-    local enough = math.max(run_number('breaker_after'), run_number('in_flight'))
-    if row >= enough and run_number('breaker_probe') == 0 then
-        redis.call('HSET', RUN, 'breaker_probe', int(NOW + run_number('probe_ms')))
+        e.limit = e.limit + math.min(step * e.fresh / e.limit, step * since_s)
+        e.grown_at = NOW
     end
 end
 
-if ARGV[7] == '1' then redis.call('HDEL', WORKERS, worker)
+local limit, closed, all = 0, 0, routes()
+for _, e in ipairs(all) do
+    e.limit = math.max(1, math.min(e.limit, ceiling))
+    e.threshold = math.min(e.threshold, ceiling)
+    roll(e)
+    if e.half == 0 then
+        closed = closed + 1
+        grow(e)
+        e.limit = math.min(e.limit, ceiling)
+    end
+    e.fresh = 0
+    write_state(e, {'limit', 'threshold', 'window_at', 'grown_at', 'good', 'throttled', 'fresh', 'asked_now', 'bad'})
+    -- What is still in flight at an endpoint that takes no more holds slots of its own.
+    limit = limit + math.max(e.limit, e.in_flight)
+end
+limit = math.max(1, math.min(limit, ceiling))
+redis.call('HSET', RUN, 'limit', int(math.floor(limit)))
+
+if ARGV[4] == '1' then redis.call('HDEL', WORKERS, worker)
 else redis.call('HSET', WORKERS, worker, int(NOW) .. '|' .. ARGV[2] .. '|' .. ARGV[3]) end
 local names, capacities, total = {}, {}, 0
-local all = redis.call('HGETALL', WORKERS)
-for i = 1, #all, 2 do
-    local seen, cap = string.match(all[i + 1], '(%d+)|(%d+)|')
-    if NOW - tonumber(seen) > 30000 then redis.call('HDEL', WORKERS, all[i])
-    else names[#names + 1] = all[i] capacities[all[i]] = tonumber(cap) total = total + tonumber(cap) end
+local seen_all = redis.call('HGETALL', WORKERS)
+for i = 1, #seen_all, 2 do
+    local seen, cap = string.match(seen_all[i + 1], '(%d+)|(%d+)|')
+    if NOW - tonumber(seen) > 30000 then redis.call('HDEL', WORKERS, seen_all[i])
+    else
+        names[#names + 1] = seen_all[i]
+        capacities[seen_all[i]] = tonumber(cap)
+        total = total + tonumber(cap)
+    end
 end
 -- Cumulative rounding: the shares sum to the limit exactly. The order rotates, so that with a
 -- limit below the number of workers each has its turn.
@@ -79,4 +84,4 @@ for i = 1, #names do
     end
     before = after
 end
-return {share, int(limit), #names, run_number('breaker_probe') > 0 and 1 or 0}
+return {share, int(limit), #names, closed == 0 and #all > 0 and 1 or 0}

@@ -1,6 +1,7 @@
 """The `producer` command as a user meets it: messages, exit codes, Ctrl-C, steering a run."""
 
 import json
+import re
 import signal
 from collections import Counter
 from pathlib import Path
@@ -58,7 +59,9 @@ def test_dry_run_buys_nothing(small_run) -> None:
     result = run.producer("run", str(run.path), "--dry-run")
     assert result.returncode == 0, result.stderr
     assert "B1: 20 prompts" in result.stderr
-    assert "$0.44 in, $2.00 out per million tokens" in result.stderr
+    assert re.search(r"chutes/int4 +int4 +0\.44 +2\.00 ", result.stderr)
+    assert "chutes/int4 (Chutes): kept" in result.stderr
+    assert re.search(r"fireworks .* ignore: fireworks; quantization: nvfp4", result.stderr)
     assert run.emulator.books()["requests"] == 0
 
 

@@ -112,3 +112,24 @@ def test_run_pauses_without_credits_and_goes_on_after_a_top_up(
     rows = run.rows()
     assert len(rows) == len({row["prompt_id"] for row in rows}) == 500
     assert all(row["attempts"] == 1 for row in rows)
+
+
+def test_the_run_pauses_before_the_account_refuses(
+    start_emulator, make_run, write_prompts, wait_for
+) -> None:
+    """What the account has left is held like a cap: claims stop, the run says how much is left,
+    and OpenRouter never had to answer 402; after a top-up it goes on by itself."""
+    emulator = start_emulator("balance_usd = 0.06\ncheck_max_tokens = true\n" + CONFIG)
+    run = make_run(emulator, RUN.format(cap=0) + _dataset("B1", write_prompts("B1", 900)))
+    producer = run.start("producer", "producer", "run", str(run.path), "--yes")
+    paused = wait_for(lambda: (run.directory / "redis").exists() and run.status()["paused"])
+    assert paused["kind"] == "out of credits"
+    assert "are left" in paused["reason"]
+    assert not [kind for kind in emulator.books()["outcomes"] if "402" in kind]
+    status = run.producer("status", str(run.path)).stdout
+    assert "PAUSED (out of credits)" in status
+    assert "balance $0.00" in status
+    emulator.topup(10)
+    assert producer.wait(timeout=90) == 0, (run.directory / "logs/producer.log").read_text()
+    assert len(run.rows()) == 900
+    assert set(emulator.books()["outcomes"]) == {"ok"}

@@ -1,98 +1,27 @@
-"""The ledger on a real Valkey: each transition, the money, the budgets and the pace.
+"""The ledger on a real Valkey: each transition, late and repeated calls, the run as a whole.
 
-No test sleeps: a claim with a lease of 0 has expired, and an interval is over when its
-beginning is set into the past.
+No test sleeps: a claim with a lease of 0 has expired.
 """
-
-import heapq
-import json
-import random
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import redis
+from ledger_kit import (
+    LEASE_S,
+    PAYLOAD,
+    Numbers,
+    claim,
+    commit,
+    dump,
+    fail,
+    feed,
+    money,
+    open_dataset,
+    refused,
+    state,
+)
 
-from fleet.ledger import Charge, Claim, Fed, Ledger, Refusal, nano_usd
-
-PAYLOAD = b'{"messages":[]}'
-EVENT = json.dumps({"kind": "completion", "prompt_id": "p"}).encode()
-LEASE_S = 600.0
-Numbers = dict[str, int | float]
-
-
-def open_dataset(ledger: Ledger, name: str = "D", budget: int = 0, prior: int = 100) -> None:
-    ledger.open_dataset(name, prompts=1000, budget_tokens=budget, prior_tokens=prior)
-
-
-def feed(ledger: Ledger, *ids: str, dataset: str = "D") -> list[str]:
-    fed = [Fed(i, PAYLOAD, 0) for i in ids]
-    accepted = ledger.feed(dataset, fed, None)
-    return [i for i, ok in zip(ids, accepted, strict=False) if ok]
-
-
-def claim(ledger: Ledger, prompt_id: str = "p", lease_s: float = LEASE_S) -> Claim:
-    got = ledger.claim(prompt_id, "worker", lease_s)
-    assert isinstance(got, Claim), got
-    return got
-
-
-def refused(ledger: Ledger, prompt_id: str = "p") -> str:
-    got = ledger.claim(prompt_id, "worker", LEASE_S)
-    assert isinstance(got, Refusal), got
-    return got.reason
-
-
-def commit(ledger: Ledger, held: Claim, spent: int = 1000, tokens: int = 10, **more: Any) -> str:
-    event = json.dumps({"kind": "completion", "prompt_id": held.prompt_id}).encode()
-    fields = {"prompt_tokens": 5, "truncated": False, "provider": "P"} | more
-    return ledger.commit(held, event, b"body", spent_nusd=spent, completion_tokens=tokens, **fields)
-
-
-def fail(ledger: Ledger, held: Claim, **more: Any) -> None:
-    ledger.fail(held, kind="bad request", reason="no", attempts=1, **more)
-
-
-def state(ledger: Ledger, prompt_id: str = "p") -> str:
-    """The one state that a prompt is in."""
-    client, keys = ledger.client, ledger.keys
-    places = {
-        "waiting": client.zscore(keys.waiting, prompt_id) is not None,
-        "queued": client.zscore(keys.queued, prompt_id) is not None,
-        "claimed": client.zscore(keys.claims, prompt_id) is not None,
-        "done": client.hexists(keys.done, prompt_id),
-        "failed": client.hexists(keys.failures, prompt_id),
-    }
-    (place,) = [name for name, there in places.items() if there] or ["forgotten"]
-    live = place in ("waiting", "queued", "claimed")
-    assert client.hexists(keys.prompts, prompt_id) is live
-    return place
-
-
-def money(ledger: Ledger) -> tuple[int, int, int, int]:
-    """Spent, unconfirmed, reserved, and the most that what is reserved for may cost."""
-    names = ("spent", "unconfirmed", "reserved", "reserved_most")
-    return tuple(int(v or 0) for v in ledger.client.hmget(ledger.keys.run, names))  # type: ignore[return-value]
-
-
-def dump(ledger: Ledger) -> dict[str, Any]:
-    """All that is on the ledger."""
-    client, found = ledger.client, {}
-    for key in ledger.keys.all:
-        kind = client.type(key)
-        if kind == b"hash":
-            found[key] = client.hgetall(key)
-        elif kind == b"zset":
-            found[key] = client.zrange(key, 0, -1, withscores=True)
-        elif kind == b"stream":
-            found[key] = client.xrange(key)
-    return found
-
-
-def past(ledger: Ledger, key: str, field: str) -> None:
-    """Let an interval be over: its time was long ago."""
-    ledger.client.hset(key, field, 1)
-
+from fleet.ledger import Ledger
+from fleet.transitions import Failure, Fed, Refusal, Route
 
 # The arrows of the state diagram
 
@@ -151,7 +80,10 @@ def test_commit_records_the_completion_and_settles_the_money(ledger: Ledger) -> 
     assert entry[b"r"] == b"body"
     (dataset,) = ledger.snapshot().datasets
     assert (dataset.done, dataset.tokens, dataset.prompt_tokens, dataset.truncated) == (1, 10, 5, 1)
-    assert ledger.snapshot().providers == {"P": {"done": 1, "tokens": 10, "spent": 1234}}
+    (endpoint,) = ledger.snapshot().endpoints
+    assert (endpoint.done, endpoint.tokens, endpoint.prompt_tokens) == (1, 10, 5)
+    assert (endpoint.in_flight, endpoint.asked) == (0, 1)
+    assert endpoint.spent_usd == pytest.approx(1234e-9)
     assert refused(ledger) == "done"
     assert feed(ledger, "p") == []
 
@@ -160,7 +92,7 @@ def test_release_gives_a_prompt_back_to_wait(ledger: Ledger) -> None:
     """release: claimed → waiting, its failed attempts counted, its reservation returned."""
     open_dataset(ledger)
     feed(ledger, "p")
-    ledger.release(claim(ledger), 0, failed_attempts=2, kind="server failed", message="m")
+    ledger.release(claim(ledger), 0, Failure("server failed", "m"), failed_attempts=2)
     assert state(ledger) == "waiting"
     assert money(ledger) == (0, 0, 0, 0)
     assert claim(ledger).attempts == 2
@@ -181,7 +113,7 @@ def test_fail_moves_a_prompt_and_its_later_turns_to_the_dead_letters(ledger: Led
     """fail: claimed → failed; the turns that would follow fail with it."""
     open_dataset(ledger)
     feed(ledger, "p")
-    fail(ledger, claim(ledger), followups=["p2", "p3"], charge=Charge(spent_nusd=7))
+    fail(ledger, claim(ledger), followups=["p2", "p3"], spent_nusd=7)
     failures = dict(ledger.failures())
     assert {i: f["kind"] for i, f in failures.items()} == {
         "p": "bad request",
@@ -328,13 +260,11 @@ def test_a_claim_released_after_cancel_is_forgotten(ledger: Ledger) -> None:
 # Repeated calls, late calls, duplicates
 
 
-@pytest.mark.parametrize(
-    "charge", [Charge(), Charge(spent_nusd=5), Charge(presumed_nusd=5), Charge(5, 5)]
-)
+@pytest.mark.parametrize(("spent", "presumed"), [(0, False), (5, False), (0, True), (5, True)])
 @pytest.mark.parametrize("what", ["commit", "release", "fail"])
 @pytest.mark.parametrize("lease_s", [LEASE_S, 0])
 def test_a_repeated_call_changes_nothing(
-    ledger: Ledger, what: str, charge: Charge, lease_s: float
+    ledger: Ledger, what: str, spent: int, presumed: bool, lease_s: float
 ) -> None:
     """A reply lost with the connection makes a worker call again: no money twice, no state."""
     open_dataset(ledger)
@@ -345,11 +275,12 @@ def test_a_repeated_call_changes_nothing(
 
     def call() -> str:
         if what == "commit":
-            return commit(ledger, held, spent=charge.spent_nusd)
+            return commit(ledger, held, spent=spent)
         if what == "release":
-            ledger.release(held, 0, failed_attempts=1, charge=charge, kind="k", message="m")
+            failure = Failure("k", "m", "failed", spent_nusd=spent, presumed=presumed)
+            ledger.release(held, 0, failure, failed_attempts=1)
         else:
-            fail(ledger, held, charge=charge, followups=["p2"])
+            fail(ledger, held, ["p2"], spent_nusd=spent, presumed=presumed)
         return ""
 
     call()
@@ -384,7 +315,7 @@ def test_of_two_answers_the_first_stays_and_both_are_paid(ledger: Ledger) -> Non
     assert money(ledger) == (121, 0, 0, 0)
     snapshot = ledger.snapshot()
     assert (snapshot.duplicates, snapshot.done, snapshot.in_flight) == (1, 1, 0)
-    assert snapshot.providers["P"]["spent"] == 121
+    assert snapshot.endpoints[0].spent_usd == pytest.approx(121e-9)
 
 
 def test_a_late_failure_leaves_the_next_claim_alone(ledger: Ledger) -> None:
@@ -393,7 +324,7 @@ def test_a_late_failure_leaves_the_next_claim_alone(ledger: Ledger) -> None:
     feed(ledger, "p")
     late = claim(ledger, lease_s=0)
     again = claim(ledger)
-    fail(ledger, late, charge=Charge(spent_nusd=9))
+    fail(ledger, late, spent_nusd=9)
     assert state(ledger) == "claimed"
     assert money(ledger)[:3] == (9, 0, again.reserved_nusd)
     assert commit(ledger, again) == "committed"
@@ -415,7 +346,8 @@ def test_a_rejected_response_is_kept_and_paid(ledger: Ledger) -> None:
     open_dataset(ledger)
     feed(ledger, "p")
     reject = (b'{"kind":"reject"}', b"body")
-    ledger.release(claim(ledger), 0, charge=Charge(3), kind="wrong provider", reject=reject)
+    failure = Failure("wrong provider", verdict="failed", spent_nusd=3, reject=reject)
+    ledger.release(claim(ledger), 0, failure)
     assert ledger.client.xlen(ledger.keys.completions) == 1
     assert ledger.snapshot().rejected == 1
     assert money(ledger)[0] == 3
@@ -528,28 +460,29 @@ def test_no_share_is_handed_out_before_the_run_is_opened(
 ) -> None:
     """A pacer that speaks first does not fix the limit at nothing."""
     ledger = Ledger(client, "unopened")
-    assert pace(ledger).share == 0
+    assert ledger.pace("w", capacity=9, in_flight=0).share == 0
     ledger.open({}, numbers)
-    assert pace(ledger).share == 8
+    ledger.set_routes([Route("p/int4", "P", 100, 1000, start=8)])
+    assert ledger.pace("w", capacity=9, in_flight=0).share == 8
 
 
 def test_a_completed_run_leaves_exactly_these_keys(ledger: Ledger) -> None:
     """Nothing of a finished prompt stays but that it is done; no money is held."""
     open_dataset(ledger)
     feed(ledger, "p", "q", "r")
-    ledger.release(claim(ledger, "p"), 0, failed_attempts=1, kind="server failed", message="m")
+    ledger.release(claim(ledger, "p"), 0, Failure("server failed", "m"), failed_attempts=1)
     commit(ledger, claim(ledger, "p"), followup=("p2", PAYLOAD))
     commit(ledger, claim(ledger, "p2"))
     commit(ledger, claim(ledger, "q"))
     late = claim(ledger, "r", lease_s=0)
     commit(ledger, claim(ledger, "r"))
     commit(ledger, late)
-    ledger.pace("worker", capacity=4, in_flight=0, successes=4)
+    ledger.pace("worker", capacity=4, in_flight=0)
     ledger.pace("worker", capacity=4, in_flight=0, leaving=True)
     prefix = ledger.keys.run.removesuffix("run")
     left = {k.decode().removeprefix(prefix) for k in ledger.client.keys(f"{prefix}*")}
     assert left == {
-        "run", "datasets", "done", "completions", "errors", "providers", "pacing", "settled",
+        "run", "datasets", "done", "completions", "errors", "endpoints", "settled",
     }  # fmt: skip
     assert money(ledger)[1:] == (0, 0, 0)
     assert ledger.snapshot().in_flight == 0
@@ -558,286 +491,3 @@ def test_a_completed_run_leaves_exactly_these_keys(ledger: Ledger) -> None:
 def test_outcomes_of_nothing_are_nothing(ledger: Ledger) -> None:
     """An empty question is no error."""
     assert ledger.outcomes([]) == []
-
-
-# Budgets and money
-
-
-class ClockedLedger(Ledger):
-    """A ledger whose scripts read the test's clock instead of the server's."""
-
-    def __init__(self, of: Ledger) -> None:
-        super().__init__(of.client, of.keys.run_name)
-        self._clock = f"{of.keys.run_name}-clock"
-        told = f"redis.call('HMGET', '{self._clock}', 's', 'us')"
-        for name, script in self._scripts.items():
-            text = str(script.script).replace("redis.call('TIME')", told)
-            self._scripts[name] = self.client.register_script(text)
-        self.tell(0)
-
-    def tell(self, now_ms: float) -> None:
-        ms = 1_800_000_000_000 + int(now_ms)
-        clock = {"s": ms // 1000, "us": ms % 1000 * 1000}
-        self.client.hset(self._clock, mapping=clock)
-        self.client.expire(self._clock, 600)
-
-
-SIZES: dict[str, Callable[[random.Random], float]] = {
-    "long tail": lambda r: r.lognormvariate(5.5, 1.0),
-    "memoryless": lambda r: r.expovariate(1 / 800),
-    "two kinds": lambda r: 300 if r.random() < 0.8 else r.lognormvariate(8, 0.4),
-}
-
-
-class Fleet:
-    """A simulated fleet: an answer takes the time of its tokens, so long ones come last."""
-
-    def __init__(self, ledger: Ledger, slots: int, sizes: str, seed: int = 1) -> None:
-        self.ledger = ClockedLedger(ledger)
-        self.random = random.Random(seed)
-        self.flying: list[tuple[float, str, Claim, int]] = []
-        self.now_ms = 0.0
-        self._sizes = SIZES[sizes]
-        self._slots = slots
-        self._fed = 0
-        self._ready: list[str] = []
-
-    def fill(self) -> str:
-        """Claim until every slot is taken, or the ledger refuses; returns its reason."""
-        while len(self.flying) < self._slots:
-            if not self._ready:
-                self._ready = self.ledger.resend(50, 0)
-            if not self._ready:
-                ids = [f"p{self._fed + i}" for i in range(50)]
-                self._ready = feed(self.ledger, *ids)
-                self._fed += len(self._ready)
-            if not self._ready:
-                return "budget"
-            self.random.shuffle(self._ready)
-            prompt_id = self._ready.pop()
-            got = self.ledger.claim(prompt_id, "w", 10 * LEASE_S)
-            if isinstance(got, Refusal):
-                return got.reason
-            size = min(int(self._sizes(self.random)) + 1, 8000)
-            ends_ms = self.now_ms + 20 * size * self.random.uniform(0.8, 1.2)
-            heapq.heappush(self.flying, (ends_ms, prompt_id, got, size))
-        return ""
-
-    def land(self, price: int) -> None:
-        self.now_ms, _, held, size = heapq.heappop(self.flying)
-        self.ledger.tell(self.now_ms)
-        assert commit(self.ledger, held, spent=size * price, tokens=size) == "committed"
-
-
-@pytest.mark.parametrize(
-    ("sizes", "slots"),
-    [("long tail", 200), ("long tail", 1000), ("memoryless", 200), ("two kinds", 200)],
-)
-def test_a_dataset_ends_within_half_a_percent_of_its_budget(
-    ledger: Ledger, numbers: Numbers, sizes: str, slots: int
-) -> None:
-    """Admission tapers off: the answers in flight bring the total to the budget, though the
-    short ones come first and the slots could hold a good part of it.
-    """
-    budget = 800_000
-    ledger.open({}, numbers | {"max_tokens": 8000})
-    open_dataset(ledger, budget=budget, prior=4000)
-    fleet = Fleet(ledger, slots, sizes)
-    reason = fleet.fill()
-    while fleet.flying:
-        fleet.land(1)
-        reason = fleet.fill()
-    (dataset,) = ledger.snapshot().datasets
-    assert reason == "budget"
-    assert dataset.ended
-    assert abs(dataset.tokens - budget) < 0.005 * budget, dataset.tokens
-
-
-@pytest.mark.parametrize("sizes", SIZES)
-def test_the_cap_is_never_exceeded_and_nearly_used(
-    ledger: Ledger, numbers: Numbers, sizes: str
-) -> None:
-    """At no moment is more spent than the cap, nor could be if every answer came at its
-    longest; at the end less than one such answer is left.
-    """
-    price, cap = 1000, nano_usd(1.0)
-    more = {"max_tokens": 8000, "cap": cap, "prompt_price": 0}
-    ledger.open({}, numbers | more)
-    open_dataset(ledger, prior=4000)
-    fleet = Fleet(ledger, 100, sizes)
-    fleet.fill()
-    while fleet.flying:
-        fleet.land(price)
-        reason = fleet.fill()
-        assert money(ledger)[0] + len(fleet.flying) * 8000 * price <= cap
-    assert reason == "cap"
-    spent, unconfirmed, reserved, most = money(ledger)
-    assert (unconfirmed, reserved, most) == (0, 0, 0)
-    assert cap - 8000 * price <= spent <= cap
-    assert ledger.snapshot().cap_reached
-    ledger.open({}, numbers | more | {"cap": 2 * cap})
-    assert not ledger.snapshot().cap_reached
-    fleet.fill()
-    assert fleet.flying
-
-
-def test_an_answer_of_no_tokens_and_no_prior_breaks_no_script(ledger: Ledger) -> None:
-    """Sizes of 0 divide nothing by 0."""
-    open_dataset(ledger, budget=10, prior=0)
-    feed(ledger, "p", "q")
-    commit(ledger, claim(ledger, "p"), tokens=0, spent=0)
-    claim(ledger, "q")
-
-
-# The pace
-
-
-def pace(ledger: Ledger, worker: str = "w", capacity: int = 100, **seen: Any) -> Any:
-    return ledger.pace(worker, capacity=capacity, in_flight=0, **seen)
-
-
-def test_the_limit_falls_once_a_burst_and_climbs_back(ledger: Ledger) -> None:
-    """Additive increase, multiplicative decrease: a burst of 429s is one event."""
-    assert pace(ledger).limit == 8
-    past(ledger, ledger.keys.pacing, "window_at")
-    assert pace(ledger, throttles=5).limit == 4
-    assert pace(ledger, throttles=50).limit == 4
-    assert pace(ledger, successes=4).limit < 8
-    past(ledger, ledger.keys.pacing, "window_at")
-    assert pace(ledger, throttles=1).limit == 2
-    past(ledger, ledger.keys.pacing, "grown_at")
-    assert pace(ledger, successes=100).limit > 2
-
-
-def test_a_few_throttled_answers_among_many_cost_little(ledger: Ledger) -> None:
-    """The limit falls in proportion to the share of answers that were throttled."""
-    pace(ledger)
-    assert pace(ledger, successes=56).limit == 64
-    past(ledger, ledger.keys.pacing, "window_at")
-    assert 60 <= pace(ledger, throttles=1).limit < 64
-
-
-def test_the_limit_doubles_a_second_while_it_is_used_and_nothing_is_throttled(
-    ledger: Ledger,
-) -> None:
-    """Long answers do not make the slow start slow; a limit that nobody uses does not grow."""
-    assert pace(ledger).limit == 8
-    past(ledger, ledger.keys.pacing, "grown_at")
-    assert pace(ledger).limit == 8
-    open_dataset(ledger)
-    for prompt_id in feed(ledger, *(f"p{i}" for i in range(8))):
-        claim(ledger, prompt_id)
-    past(ledger, ledger.keys.pacing, "grown_at")
-    assert pace(ledger).limit == 16
-
-
-def test_a_few_throttles_among_many_answers_cost_little(ledger: Ledger) -> None:
-    """The limit falls in proportion to the share of answers that were throttled."""
-    assert pace(ledger, successes=56).limit == 64
-    past(ledger, ledger.keys.pacing, "window_at")
-    pace(ledger)  # a new window begins
-    pace(ledger, successes=95)
-    assert pace(ledger, throttles=5).limit == 64, "not before the window is over"
-    past(ledger, ledger.keys.pacing, "window_at")
-    assert pace(ledger).limit == int(64 * (1 - 0.5 * 0.05))
-
-
-def test_the_limit_never_falls_below_one(ledger: Ledger) -> None:
-    """However long the throttling, one request probes."""
-    for _ in range(20):
-        past(ledger, ledger.keys.pacing, "window_at")
-        limit = pace(ledger, throttles=1).limit
-    assert limit == 1
-    assert pace(ledger).share == 1
-
-
-def test_the_limit_doubles_a_round_and_stops_at_the_ceiling(
-    ledger: Ledger, numbers: Numbers
-) -> None:
-    """Slow start: each answer adds one, up to `concurrency`."""
-    assert pace(ledger, successes=8).limit == 16
-    assert pace(ledger, successes=16).limit == 32
-    for _ in range(10):
-        limit = pace(ledger, successes=64).limit
-    assert limit == 64
-    ledger.open({}, numbers | {"concurrency": 10})
-    assert pace(ledger).limit == 10
-
-
-@pytest.mark.parametrize("start", [1, 3, 7, 64])
-@pytest.mark.parametrize("capacities", [[1], [50] * 4, [1, 2, 3, 40], [10] * 11])
-def test_the_shares_sum_to_the_limit(
-    ledger: Ledger, numbers: Numbers, start: int, capacities: list[int]
-) -> None:
-    """Whatever the workers and their capacities; in the proportion of the capacities."""
-    ledger.open({}, numbers | {"start": start})
-    workers = {f"w{i}": capacity for i, capacity in enumerate(capacities)}
-    for _ in range(3):  # again if the turn changed in between
-        for name, capacity in workers.items():
-            pace(ledger, name, capacity)
-        shares = [pace(ledger, name, capacity).share for name, capacity in workers.items()]
-        if sum(shares) == start:
-            break
-    assert sum(shares) == start
-    for capacity, share in zip(capacities, shares, strict=True):
-        assert abs(share - start * capacity / sum(capacities)) <= 1
-
-
-def test_a_worker_that_leaves_or_dies_gives_up_its_share(ledger: Ledger) -> None:
-    """By signing off at once, by silence after 30 s."""
-    for name in ("a", "b", "c"):
-        pace(ledger, name)
-    assert pace(ledger, "a", leaving=True).share == 0
-    ledger.client.hset(ledger.keys.workers, "b", "1|100|0")
-    last = pace(ledger, "c")
-    assert (last.share, last.workers) == (8, 1)
-
-
-def test_the_breaker_opens_only_when_nothing_succeeds(ledger: Ledger) -> None:
-    """Any success counts the failures anew; throttles are none."""
-    for _ in range(5):
-        assert not pace(ledger, failures=2).breaker_open
-        assert not pace(ledger, successes=1, failures=2).breaker_open
-        assert not pace(ledger, throttles=9).breaker_open
-    assert not pace(ledger, failures=2).breaker_open
-    assert pace(ledger, failures=1).breaker_open
-
-
-def test_what_is_in_flight_may_still_succeed(ledger: Ledger) -> None:
-    """A burst of failures opens nothing while more requests than those are in flight."""
-    open_dataset(ledger)
-    feed(ledger, *(f"p{i}" for i in range(10)))
-    for i in range(10):
-        claim(ledger, f"p{i}")
-    assert not pace(ledger, failures=9).breaker_open
-    assert pace(ledger, failures=1).breaker_open
-
-
-def test_an_open_breaker_lets_one_claim_pass_an_interval(ledger: Ledger) -> None:
-    """The others wait until the next; a success closes it, and so does resume."""
-    open_dataset(ledger)
-    feed(ledger, *"pqrst")
-    pace(ledger, failures=3)
-    assert refused(ledger, "p") == "breaker"
-    past(ledger, ledger.keys.run, "breaker_probe")
-    claim(ledger, "q")
-    assert refused(ledger, "r") == "breaker"
-    assert pace(ledger, failures=1).breaker_open
-    assert not pace(ledger, successes=1).breaker_open
-    claim(ledger, "s")
-    pace(ledger, failures=9)
-    ledger.resume()
-    claim(ledger, "t")
-
-
-def test_a_full_dataset_does_not_eat_the_breakers_probe(ledger: Ledger) -> None:
-    """Only a claim that is granted is a probe."""
-    open_dataset(ledger, "FULL")
-    open_dataset(ledger)
-    feed(ledger, "f", dataset="FULL")
-    open_dataset(ledger, "FULL", budget=1)
-    feed(ledger, "p")
-    pace(ledger, failures=3)
-    past(ledger, ledger.keys.run, "breaker_probe")
-    assert refused(ledger, "f") == "budget"
-    claim(ledger, "p")

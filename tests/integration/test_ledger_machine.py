@@ -22,11 +22,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fleet.ledger import Charge, Claim, Fed, Ledger
+from fleet.ledger import Ledger
+from fleet.transitions import Claim, Failure, Fed, Purchase, Route, Verdict
 
 PROMPTS = ("a", "b", "c", "d")
 DATASETS = ("D", "E")
 PAYLOAD = b'{"messages":[]}'
+ROUTES = [Route("p/int4", "P", 100, 1000, start=8), Route("q/int4", "Q", 100, 1500, start=8)]
+#: Of a claim's text, as `lua/_common.lua` has them.
+FIELDS = "fence dataset reserved most since nonce worker tag sent hop".split()
 
 
 def dataset_of(prompt_id: str) -> str:
@@ -48,7 +52,7 @@ class Machine(RuleBasedStateMachine):
         self.ledger = Ledger(self.client, f"machine-{uuid.uuid4().hex[:12]}")
         #: Claims whose worker has made no transition yet, and the calls that were made.
         self.held: list[Claim] = []
-        self.settled: list[tuple[str, Claim, Charge]] = []
+        self.settled: list[tuple[str, Claim, Failure]] = []
         #: Money reported, and presumed by the workers themselves, in nano-USD.
         self.spent = 0
         self.presumed = 0
@@ -61,6 +65,7 @@ class Machine(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         self.ledger.open({}, self.numbers)
+        self.ledger.set_routes(ROUTES)
         for name in DATASETS:
             self.ledger.open_dataset(name, prompts=9, budget_tokens=0, prior_tokens=100)
         for prompt_id in PROMPTS[:2]:
@@ -129,54 +134,64 @@ class Machine(RuleBasedStateMachine):
         data=st.data(),
         what=st.sampled_from(["commit", "commit", "release", "fail"]),
         spent=st.integers(0, 2),
-        presumed=st.integers(0, 2),
+        presumed=st.booleans(),
+        verdict=st.sampled_from(["throttled", "failed", "neutral"]),
     )
-    def settle(self, data: st.DataObject, what: str, spent: int, presumed: int) -> None:
+    def settle(
+        self, data: st.DataObject, what: str, spent: int, presumed: bool, verdict: Verdict
+    ) -> None:
         held = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
-        charge = Charge(spent, 0 if what == "commit" else presumed)
-        self._call(what, held, charge)
-        self.settled.append((what, held, charge))
-        self.spent += charge.spent_nusd
-        self.presumed += charge.presumed_nusd
+        reject = (event(held.prompt_id, "reject"), b"")
+        failure = Failure("k", "r", verdict, spent_nusd=spent, presumed=presumed, reject=reject)
+        if what != "commit" and presumed and (at := self._claim_of(held)):
+            # One that has expired is presumed spent already.
+            self.presumed += int(at[FIELDS.index("reserved")])
+        self._call(what, held, failure)
+        self.settled.append((what, held, failure))
+        self.spent += spent
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), now=st.booleans(), told=st.booleans(), twice=st.booleans())
+    def reroute(self, data: st.DataObject, now: bool, told: bool, twice: bool) -> None:
+        """The next attempt of a claim; its reply may get lost."""
+        place = data.draw(st.integers(0, len(self.held) - 1))
+        failure = Failure("k", "r", "throttled") if told else None
+        for _ in range(1 + twice):
+            got = self.ledger.reroute(self.held[place], failure, 600, now=now)
+        if isinstance(got, Claim):
+            self.held[place] = got
+
+    def _claim_of(self, held: Claim) -> list[str] | None:
+        """The claim as it lies on the ledger, while it is still this one."""
+        value = self.client.hget(self.ledger.keys.claim, held.prompt_id)
+        parts = value.decode().split("|") if value else [""]
+        return parts if parts[0] == held.fence else None
 
     @precondition(lambda self: self.settled)
     @rule(data=st.data())
     def repeat(self, data: st.DataObject) -> None:
         """The reply was lost with the connection: the worker calls again, and nothing changes."""
-        what, held, charge = data.draw(st.sampled_from(self.settled))
+        what, held, failure = data.draw(st.sampled_from(self.settled))
         before = self._dump()
-        self._call(what, held, charge)
+        self._call(what, held, failure)
         assert self._dump() == before
 
-    def _call(self, what: str, held: Claim, charge: Charge) -> None:
+    def _call(self, what: str, held: Claim, failure: Failure) -> None:
         first_turn = len(held.prompt_id) == 1
         followup = held.prompt_id + "2"
-        reject = (event(held.prompt_id, "reject"), b"")
         if what == "commit":
+            purchase = Purchase(failure.spent_nusd, 1, 10, False, held.endpoint.tag)
             self.ledger.commit(
                 held,
                 event(held.prompt_id),
                 b"",
-                spent_nusd=charge.spent_nusd,
-                prompt_tokens=1,
-                completion_tokens=10,
-                truncated=False,
-                provider="P",
+                purchase,
                 followup=(followup, PAYLOAD) if first_turn else None,
             )
         elif what == "release":
-            self.ledger.release(held, 0, failed_attempts=1, charge=charge, kind="k", reject=reject)
+            self.ledger.release(held, 0, failure, failed_attempts=1)
         else:
-            later = [followup] if first_turn else []
-            self.ledger.fail(
-                held,
-                kind="k",
-                reason="r",
-                attempts=1,
-                followups=later,
-                charge=charge,
-                reject=reject,
-            )
+            self.ledger.fail(held, failure, 1, [followup] if first_turn else [])
 
     # What must hold
 
@@ -205,6 +220,9 @@ class Machine(RuleBasedStateMachine):
         claims = self.seen["claim"]
         assert set(claims) == set(self.seen["claims"])
         parts = [value.split("|") for value in claims.values()]
+        tags = Counter(part[FIELDS.index("tag")] for part in parts)
+        for route in ROUTES:
+            assert int(self.seen["endpoints"].get(f"{route.tag}|in_flight", 0)) == tags[route.tag]
         assert self._number("in_flight") == len(parts)
         by_dataset = Counter(part[1] for part in parts)
         for dataset in DATASETS:
@@ -215,8 +233,9 @@ class Machine(RuleBasedStateMachine):
         assert self._number("reserved_most") == sum(int(part[3]) for part in parts)
 
     def _all_money_is_counted_once(self) -> None:
-        presumed = sum(int(value) for value in self.seen["expired"].values())
+        presumed = sum(int(value.split("|")[0]) for value in self.seen["expired"].values())
         assert self._number("spent") == self.spent
+        assert self._number("unconfirmed_most") >= self._number("unconfirmed")
         assert self._number("unconfirmed") == presumed + self.presumed
 
     def _every_done_prompt_has_one_completion(self) -> None:
@@ -233,7 +252,7 @@ class Machine(RuleBasedStateMachine):
     def _read(self) -> None:
         """All of the ledger, at one moment."""
         keys = self.ledger.keys
-        hashes = ("run", "datasets", "prompts", "claim", "expired", "done", "failures")
+        hashes = ("run", "datasets", "prompts", "claim", "expired", "done", "failures", "endpoints")
         zsets = ("waiting", "queued", "claims")
         with self.client.pipeline() as pipe:
             for name in hashes:

@@ -455,8 +455,15 @@ def test_every_error_says_its_reaction(kind: type[RequestError]) -> None:
     assert kind.__doc__.endswith(".")
     assert kind.kind() == kind.kind().lower()
     costs = not issubclass(kind, errors.RateLimited | errors.InFlightBudget)
-    throttles = issubclass(kind, errors.RateLimited | errors.InFlightBudget | errors.Overloaded)
-    assert (kind.costs_attempt, kind.throttles) == (costs, throttles)
+    assert kind.costs_attempt is costs
+    told = {
+        errors.RateLimited: "throttled",
+        errors.InFlightBudget: "account",
+        errors.Overloaded: "overloaded",
+        errors.NoEndpoint: "failed",
+    }
+    expected = "failed" if issubclass(kind, errors.TryLater) else "neutral"
+    assert kind.verdict == told.get(kind, expected)
 
 
 @pytest.mark.parametrize("kind", LEAVES)

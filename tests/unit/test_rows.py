@@ -25,6 +25,7 @@ EVENT: dict[str, Any] = {
     "requested_at": 1_777_319_885.125,
     "completed_at": 1_777_319_888.375,
     "worker": "w1",
+    "endpoint": "chutes/int4",
 }
 USAGE = {
     "prompt_tokens": 21,
@@ -91,6 +92,7 @@ def test_a_recorded_response_becomes_a_full_row() -> None:
         "attempts": 2,
         "latency_s": 3.25,
         "worker": "w1",
+        "endpoint": "chutes/int4",
         "response": body.strip().decode(),
     }
 

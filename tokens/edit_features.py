@@ -8,14 +8,16 @@ ones did no better. Splits of one token get a second set of weights: each column
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from tokens.segmentation import Edit, Vocabulary
+from tokens.segmentation import Edit, Ids, Vocabulary
 
 Matrix = npt.NDArray[np.float64]
 
@@ -57,14 +59,18 @@ NO_TOKEN = -math.log(1000) / SCALE
 
 def features(canonical: Sequence[int], edits: Sequence[Edit], vocabulary: Vocabulary) -> Matrix:
     """One row an edit, one column a name."""
-    place = _Surroundings(canonical, vocabulary)
-    rows = [
-        [*_shape(edit), *_spelling(edit, vocabulary), *_commonness(edit), *place.of(edit)]
-        for edit in edits
-    ]
-    every = np.array(rows, dtype=float).reshape(len(rows), len(_ALL_NAMES))
+    if not edits:
+        return np.empty((0, len(NAMES)))
+    pairs = np.array([_of_pair(vocabulary, edit.old, edit.new) for edit in edits])
+    every = np.concatenate([pairs, _Surroundings(canonical, vocabulary).of(edits)], axis=1)
     splits = np.array([len(edit.old) == 1 for edit in edits], dtype=float)
     return np.concatenate([every, every * splits[:, None]], axis=1)
+
+
+@lru_cache(maxsize=1 << 17)
+def _of_pair(vocabulary: Vocabulary, old: Ids, new: Ids) -> tuple[float, ...]:
+    """The columns that do not depend on the place: the same edits come again and again."""
+    return (*_shape(old, new), *_spelling(old, new, vocabulary), *_commonness(old, new))
 
 
 def common(token: int) -> float:
@@ -84,28 +90,28 @@ def kind(spelling: bytes) -> int:
     return 1 if bare.isalpha() else 4
 
 
-def _shape(edit: Edit) -> Iterator[float]:
-    shape = (len(edit.old), len(edit.new))
+def _shape(old: Ids, new: Ids) -> Iterator[float]:
+    shape = (len(old), len(new))
     yield from (float(shape == known) for known in SHAPES)
     yield float(shape not in SHAPES)
 
 
-def _spelling(edit: Edit, vocabulary: Vocabulary) -> Iterator[float]:
-    text = vocabulary.text(edit.old)
-    first, last = vocabulary.bytes_of[edit.new[0]], vocabulary.bytes_of[edit.new[-1]]
+def _spelling(old: Ids, new: Ids, vocabulary: Vocabulary) -> Iterator[float]:
+    text = vocabulary.text(old)
+    first, last = vocabulary.bytes_of[new[0]], vocabulary.bytes_of[new[-1]]
     yield from (float(kind(text) == number) for number in range(len(KINDS)))
     yield float(text.startswith(b" "))
     yield len(text) / SCALE
     yield len(first) / len(text)
     yield float(first == b" ")
     yield float(text.lstrip()[:1].isupper())
-    yield float(len(edit.new) > 1 and kind(last) != kind(text))
+    yield float(len(new) > 1 and kind(last) != kind(text))
 
 
-def _commonness(edit: Edit) -> Iterator[float]:
-    old, new = [common(token) for token in edit.old], [common(token) for token in edit.new]
-    yield from (sum(old), old[0], min(old))
-    yield from (sum(new), new[0], new[-1], min(new))
+def _commonness(old: Ids, new: Ids) -> Iterator[float]:
+    olds, news = [common(token) for token in old], [common(token) for token in new]
+    yield from (sum(olds), olds[0], min(olds))
+    yield from (sum(news), news[0], news[-1], min(news))
 
 
 @dataclass(frozen=True)
@@ -141,24 +147,33 @@ class _Surroundings:
             for token, spelling in zip(canonical, spellings, strict=True)
         ]
         # Padded by one at each end, so that nothing below asks where the text ends.
-        self._spellings = [b"", *(spelling or b"" for spelling in spellings), b""]
-        self._common = [NO_TOKEN, *common_of, NO_TOKEN]
-        self._sums = np.concatenate([[0.0], np.cumsum(common_of)])
+        padded = [b"", *(spelling or b"" for spelling in spellings), b""]
+        self._common = np.array([NO_TOKEN, *common_of, NO_TOKEN])
+        #: Whether a word runs on across the boundary before canonical token n.
+        self._joined = np.array(
+            [a[-1:].isalpha() and b[:1].isalpha() for a, b in itertools.pairwise(padded)],
+            dtype=float,
+        )
+        self._mean = _means(np.array(common_of))
 
-    def of(self, edit: Edit) -> Iterator[float]:
-        left, right = edit.start, edit.end + 1
-        yield float(self._joined(left))
-        yield float(self._joined(right - 1))
-        yield self._common[left]
-        yield self._common[right]
-        yield self._mean(edit.start)
-        yield self._mean(edit.end)
+    def of(self, edits: Sequence[Edit]) -> Matrix:
+        start, end = np.array([(edit.start, edit.end) for edit in edits], dtype=int).T
+        columns = (
+            self._joined[start],
+            self._joined[end],
+            self._common[start],
+            self._common[end + 1],
+            self._mean[start],
+            self._mean[end],
+        )
+        return np.stack(columns, axis=1)
 
-    def _joined(self, at: int) -> bool:
-        """Whether a word runs on from the padded token `at` to the next."""
-        return self._spellings[at][-1:].isalpha() and self._spellings[at + 1][:1].isalpha()
 
-    def _mean(self, at: int) -> float:
-        """Of the tokens around the boundary before canonical token `at`."""
-        begin, end = max(0, at - WINDOW), min(len(self._sums) - 1, at + WINDOW)
-        return float(self._sums[end] - self._sums[begin]) / max(1, end - begin)
+def _means(values: Matrix) -> Matrix:
+    """Of the values around each boundary, `WINDOW` on each side; there is one boundary more."""
+    count = len(values)
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    begin = np.maximum(0, np.arange(count + 1) - WINDOW)
+    end = np.minimum(count, np.arange(count + 1) + WINDOW)
+    means: Matrix = (sums[end] - sums[begin]) / np.maximum(1, end - begin)
+    return means

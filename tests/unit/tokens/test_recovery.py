@@ -57,6 +57,7 @@ def _spell(text: bytes) -> list[list[int]]:
     ]
 
 
+@settings(deadline=None)
 @given(toy_ids)
 def test_edits_spell_the_same_bytes_and_leave_special_tokens_alone(ids: list[int]) -> None:
     """An edit is another segmentation, with no boundary of the old one inside it."""
@@ -70,6 +71,7 @@ def test_edits_spell_the_same_bytes_and_leave_special_tokens_alone(ids: list[int
         assert difference(ids, other, TOY) == [edit]
 
 
+@settings(deadline=None)
 @given(toy_ids, st.randoms(use_true_random=False))
 def test_a_segmentation_is_one_set_of_edits(ids: list[int], random: Any) -> None:
     """What leads from the canonical ids to any other, applied, gives that other."""
@@ -93,6 +95,7 @@ scored = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(scored, st.integers(-2, 3))
 def test_the_likeliest_set_is_the_best_of_all(
     drawn: list[tuple[int, int, int, float]], gain: int
@@ -121,6 +124,7 @@ def test_the_likeliest_set_is_the_best_of_all(
     assert found.log_total >= found.log_weight - 1e-9
 
 
+@settings(deadline=None)
 @given(toy_ids, st.integers(-3, 3))
 def test_what_is_found_spells_the_text_in_the_billed_number(ids: list[int], gain: int) -> None:
     """Whatever the prior; and nothing is found only where nothing is there within reach."""

@@ -57,8 +57,15 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def thinking(self) -> bool:
         """Whether the target is to think before it answers, where it has the choice."""
-        asked = self.reasoning or {}
-        return asked.get("enabled") is not False and asked.get("effort") != "none"
+        asked, template = self.reasoning or {}, self.extra.get("chat_template_kwargs")
+        named = template if isinstance(template, dict) else {}
+        off = (
+            asked.get("enabled") is False,
+            asked.get("effort") == "none",
+            named.get("thinking") is False,
+            named.get("enable_thinking") is False,
+        )
+        return not any(off)
 
     def identity(self) -> dict[str, Any]:
         """The part that shapes the answer, and with it the `prompt_id`.

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
@@ -21,7 +22,7 @@ from gpu_stage.merge import settings
 from gpu_stage.runs import open_run
 from gpu_stage.token_queue import tokenise_by_queue
 from gpu_stage.token_report import make_report
-from gpu_stage.token_run import tokenise_here
+from gpu_stage.token_run import tokenise, tokenise_here
 from gpu_stage.token_tables import show_made, show_report
 
 cli = typer.Typer(
@@ -57,7 +58,11 @@ def tokens(
 ) -> None:
     """Completions to token ids, verified: what is new goes to samples/, with a report."""
     config = _config(run)
-    made = tokenise_by_queue(config, _redis_url()) if queue else tokenise_here(config, processes)
+    if queue:
+        make = partial(tokenise_by_queue, url=_redis_url())
+    else:
+        make = partial(tokenise_here, processes=processes)
+    made = tokenise(config, make)
     report = make_report(config)
     show_made(err, made)
     if as_json:

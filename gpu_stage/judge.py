@@ -41,7 +41,9 @@ def judge(renderer: Renderer, recipe: Recipe, row: Row) -> Sample:
         reply = _reply(row.response)
     except UNREADABLE as error:
         return _rejected(Reason.NO_ANSWER, str(error))
-    return tokens.verify(renderer, prompt, reply, recipe.rules_of(row.provider))
+    rules = recipe.rules_of(row.provider)
+    sample, recovery = tokens.verify(renderer, prompt, reply, rules), recipe.recovery()
+    return recovery.recovered(sample, rules) if recovery else sample
 
 
 def _reply(body: bytes) -> Mapping[str, Any]:

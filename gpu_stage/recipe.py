@@ -15,8 +15,11 @@ from typing import Any
 
 import tokens
 from fleet.errors import ConfigError
-from fleet.run_config import RunConfig, Sampling
+from fleet.run_config import RunConfig
+from gpu_stage.prior import read_prior
 from tokens import Renderer, Rules, TokensError
+from tokens.edit_prior import Prior
+from tokens.recovery import Recovery
 
 #: Files of a model folder that a renderer is made of.
 TOKENIZER_FILES = (
@@ -40,6 +43,8 @@ class Recipe:
     #: For a provider that `by_provider` does not have.
     rules: Rules
     by_provider: Mapping[str, Rules]
+    #: Where it is known how the target departs from its canonical ids.
+    prior: Prior | None
     digest: str
 
     def rules_of(self, provider: str | None) -> Rules:
@@ -48,6 +53,10 @@ class Recipe:
     def renderer(self) -> Renderer:
         """The target's renderer; a process loads it once."""
         return _renderer(self.target, self.tokenizer)
+
+    def recovery(self) -> Recovery | None:
+        """Finds ids of samples whose count is off; a process makes it once."""
+        return _recovery(self.target, self.tokenizer, self.prior) if self.prior else None
 
 
 def recipe_of(config: RunConfig) -> Recipe:
@@ -69,31 +78,18 @@ def recipe_of(config: RunConfig) -> Recipe:
     except TokensError as error:
         raise ConfigError(f"{config.path}: run.target = {config.run.target!r}: {error}") from error
     rules, by_provider = _rules(config)
-    thinking = thinks(config.sampling)
+    thinking, prior = config.sampling.thinking, read_prior(config.directory)
     shapes = {
         "code": _code(),
         "tokenizer": tokenizer,
         "family": family,
         "thinking": thinking,
         "rules": _plain(rules),
+        "prior": prior and prior.to_json(),
         "by_provider": {name: _plain(own) for name, own in by_provider.items()},
     }
     digest = hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()
-    return Recipe(config.target, tokenizer, thinking, rules, by_provider, digest)
-
-
-def thinks(sampling: Sampling) -> bool:
-    """Whether the target was asked to think: it is, unless the run says that it is not to."""
-    reasoning = sampling.reasoning or {}
-    template = sampling.extra.get("chat_template_kwargs")
-    asked = template if isinstance(template, dict) else {}
-    off = (
-        reasoning.get("enabled") is False,
-        reasoning.get("effort") == "none",
-        asked.get("thinking") is False,
-        asked.get("enable_thinking") is False,
-    )
-    return not any(off)
+    return Recipe(config.target, tokenizer, thinking, rules, by_provider, prior, digest)
 
 
 def allowed_providers(directory: Path) -> frozenset[str]:
@@ -148,6 +144,11 @@ def _plain(rules: Rules) -> dict[str, Any]:
 def _renderer(target: Path, tokenizer: str) -> Renderer:
     """`tokenizer` is there for the cache: a folder whose files change is read again."""
     return tokens.load(target)
+
+
+@lru_cache(maxsize=2)
+def _recovery(target: Path, tokenizer: str, prior: Prior) -> Recovery:
+    return Recovery(_renderer(target, tokenizer), prior)
 
 
 @lru_cache(maxsize=1)

@@ -6,7 +6,7 @@ whose samples file bears the digest of the recipe is left alone.
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from fleet.errors import InputError
 from fleet.run_config import RunConfig
 from gpu_stage import crew
 from gpu_stage.console import err
+from gpu_stage.prior import learn_if_possible
 from gpu_stage.progress import Bar
 from gpu_stage.recipe import Recipe, recipe_of
 from gpu_stage.samples import completion_parts
@@ -36,6 +37,24 @@ class Made:
     def count(self, rows: int, tokens: int) -> None:
         self.rows += rows
         self.tokens += tokens
+
+
+def tokenise(config: RunConfig, make: Callable[[RunConfig], Made]) -> Made:
+    """Make what is new; once there is a prior to learn, make all again by it.
+
+    Args:
+        make: makes what has no samples by the recipe, here or elsewhere.
+    """
+    made = make(config)
+    if not made.failed and (count := learn_if_possible(config, recipe_of(config).renderer())):
+        err.print(
+            f"Learned from {count:,} exact samples how the target departs from its canonical ids:"
+            " samples whose count is off are looked at again",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return make(config)
+    return made
 
 
 def new_parts(config: RunConfig, recipe: Recipe) -> tuple[list[Path], int]:

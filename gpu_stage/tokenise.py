@@ -106,7 +106,7 @@ def _columns(batch: pa.RecordBatch, samples: Sequence[Sample]) -> pa.RecordBatch
         "fidelity": [s.fidelity for s in samples],
         "reason": [s.reason for s in samples],
         "detail": [s.detail or None for s in samples],
-        "confidence": [None] * len(samples),
+        "confidence": [s.confidence for s in samples],
         "prompt_found": [s.counts.prompt_found for s in samples],
         "prompt_billed": [_int32(s.counts.prompt_billed) for s in samples],
         "completion_found": [s.counts.completion_found for s in samples],

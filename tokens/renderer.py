@@ -35,6 +35,8 @@ class Renderer(ABC):
     markup: Markup = Markup()
     #: Tokens that engines leave out of an answer's text (`skip_special_tokens`).
     control_ids: frozenset[int] = frozenset()
+    #: Tokens that no text becomes; every other id is one of `encode`'s.
+    special_ids: frozenset[int] = frozenset()
 
     @abstractmethod
     def prefix(self, prompt: Prompt) -> list[int]:

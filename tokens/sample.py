@@ -15,6 +15,7 @@ class Fidelity(StrEnum):
 
     EXACT = "exact"
     COUNTED = "counted"
+    RECOVERED = "recovered"
     NEAR = "near"
     UNVERIFIED = "unverified"
     REJECTED = "rejected"
@@ -88,6 +89,8 @@ class Sample:
     prompt_length: int = 0
     #: Half-open ranges of `input_ids` that the model wrote.
     loss_spans: tuple[tuple[int, int], ...] = ()
+    #: Of a recovered sample: the chance that its ids are the sampled ones.
+    confidence: float | None = None
     #: Of a rejected sample.
     reason: Reason | None = None
     detail: str = ""

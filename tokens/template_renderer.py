@@ -49,6 +49,7 @@ class TemplateRenderer(Renderer):
         self.size = self.codec.size
         self.markup = _markup(self.codec.special)
         self.control_ids = folder.control_ids
+        self.special_ids = frozenset(self.codec.special.values())
         self.end = Special(self._end_token(folder))
         self.end_id = self.codec.special[self.end]
 

@@ -1,6 +1,7 @@
 """Recorded completions through `gpu-stage tokens`: the fidelity that the documents state."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 
 import tokens
 from fleet import run_config
+from gpu_stage.prior import prior_file
 from gpu_stage.token_report import make_report
-from gpu_stage.token_run import tokenise_here
+from gpu_stage.token_run import tokenise, tokenise_here
 
 EXCHANGES = kit.DATA / "openrouter_samples"
 KIMI = kit.DATA / "kimi_tokenizer"
@@ -110,3 +112,32 @@ def test_ids_that_were_sampled_make_exact_samples(tmp_path: Path, smollm2: Path)
     counted = [row["completion_found"] for row in kit.samples(run, found)]
     assert bare.count("counted") == sum(a == b for a, b in zip(agreed, counted, strict=True)) > 50
     assert make_report(config)["fidelity"]["exact"] == 100
+
+
+@pytest.mark.skipif(not SAMPLED.exists(), reason="../shared/data/smollm2 is absent")
+def test_answers_with_ids_teach_how_to_recover_those_without(tmp_path: Path, smollm2: Path) -> None:
+    """400 answers with their ids, 300 without: of those whose count is off some are looked up,
+    marked, as many as billed, and mostly right; the prior is learned once."""
+    rows = pq.read_table(SAMPLED).to_pylist()
+    with_ids, without = rows[:400], rows[400:]
+    run = kit.write_run(tmp_path / "run", smollm2, "[tokens]\ntruncated = true")
+    kit.write_part(run, [sampled(n, row, True) for n, row in enumerate(with_ids)], "ids")
+    bare = kit.write_part(run, [sampled(n, row, False) for n, row in enumerate(without)], "bare")
+    config, make = run_config.load(run / "run.toml"), partial(tokenise_here, processes=1)
+    made = tokenise(config, make)
+    assert (made.failed, made.rows) == ({}, 700)
+    written = prior_file(run).stat().st_mtime_ns
+
+    recovered = [
+        (sample["input_ids"][sample["prompt_length"] :], row)
+        for sample, row in zip(kit.samples(run, bare), without, strict=True)
+        if sample["fidelity"] == "recovered" and sample["confidence"] >= 0.2
+    ]
+    assert len(recovered) >= 10
+    assert all(len(ids) == row["completion_tokens"] for ids, row in recovered)
+    right = sum(ids == row["token_ids"] for ids, row in recovered)
+    assert right / len(recovered) >= 0.5
+    assert make_report(config)["fidelity"]["recovered"] == len(recovered)
+
+    again = tokenise(config, make)
+    assert (again.rows, prior_file(run).stat().st_mtime_ns) == (0, written)

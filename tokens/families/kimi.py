@@ -68,6 +68,7 @@ class KimiRenderer(Renderer):
     def __init__(self, codec: TiktokenCodec, control_ids: frozenset[int]) -> None:
         self.codec = codec
         self.control_ids = control_ids
+        self.special_ids = frozenset(codec.special.values())
         self.end_id = codec.special[END]
         self.size = codec.size
         self._short = lru_cache(1024)(codec.encode)

@@ -9,7 +9,7 @@ import pytest
 from fleet import run_config
 from fleet.errors import ConfigError
 from fleet.run_config import Sampling
-from gpu_stage.recipe import allowed_providers, recipe_of, thinks
+from gpu_stage.recipe import allowed_providers, recipe_of
 
 
 def digest(run: Path) -> str:
@@ -105,7 +105,7 @@ def test_a_target_without_a_tokenizer_is_refused(run: Path, tmp_path: Path) -> N
 )
 def test_thinking_is_what_the_run_asked_for(sampling: Sampling, expected: bool) -> None:
     """On unless it was switched off, in OpenRouter's words or the template's."""
-    assert thinks(sampling) is expected
+    assert sampling.thinking is expected
 
 
 @pytest.mark.parametrize("line", ["near_tokens = -1", "near_share = 1.0", "near = 2"])

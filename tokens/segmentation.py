@@ -1,0 +1,129 @@
+"""Segmentations of a text near the canonical one, as edits of the canonical tokens.
+
+In: the canonical ids of a text (what the tokenizer gives) and a `Vocabulary`. Out: every
+`Edit`, a stretch of one to three canonical tokens read as other tokens of the same bytes. An
+edit shares no inner token boundary with what it replaces, so that a set of edits that do not
+overlap is a segmentation, and each segmentation is one such set. Byte-level vocabularies of
+tiktoken and of `tokenizers` look alike here: ids and their bytes. An id without bytes (a special
+token) is never part of an edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+#: Canonical tokens that an edit replaces, tokens that it puts there, bytes that it covers.
+MOST_OLD, MOST_NEW, MOST_BYTES = 3, 4, 48
+#: How many tokens an edit may gain or lose.
+MOST_CHANGE = 2
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Canonical tokens `start` to `start + len(old)`, and what is read in their place."""
+
+    start: int
+    old: Ids
+    new: Ids
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.old)
+
+    @property
+    def change(self) -> int:
+        """Tokens gained."""
+        return len(self.new) - len(self.old)
+
+
+class Vocabulary:
+    """Bytes of each id, and the ids that spell given bytes."""
+
+    def __init__(self, spellings: Mapping[int, bytes]) -> None:
+        """`spellings`: the ordinary tokens; special ones are left out."""
+        self.bytes_of = dict(spellings)
+        #: Of two ids with the same bytes the lower one.
+        self.id_of = {spellings[token]: token for token in sorted(spellings, reverse=True)}
+        self._longest = max(map(len, self.id_of), default=0)
+        self.rewritings = lru_cache(maxsize=1 << 16)(self._rewritings)
+
+    def __contains__(self, token: int) -> bool:
+        return token in self.bytes_of
+
+    def spelling(self, token: int) -> bytes:
+        """Bytes of a token; of a special one its number, in bytes that no text has."""
+        return self.bytes_of.get(token) or b"\xff%d\xff" % token
+
+    def text(self, ids: Sequence[int]) -> bytes:
+        return b"".join(map(self.spelling, ids))
+
+    def _rewritings(self, old: Ids) -> tuple[Ids, ...]:
+        """Other ids for the bytes of `old`, without a boundary that `old` has within."""
+        text = self.text(old)
+        if len(text) > MOST_BYTES:
+            return ()
+        kept = set(accumulate(len(self.bytes_of[token]) for token in old[:-1]))
+        fewest, most = len(old) - MOST_CHANGE, min(len(old) + MOST_CHANGE, MOST_NEW)
+        found = self._spell(text, 0, kept, most)
+        return tuple(ids for ids in found if len(ids) >= fewest and ids != old)
+
+    def _spell(self, text: bytes, at: int, avoid: set[int], most: int) -> Iterator[Ids]:
+        if at == len(text):
+            yield ()
+        elif most:
+            for end in range(at + 1, min(at + self._longest, len(text)) + 1):
+                token = None if end in avoid else self.id_of.get(text[at:end])
+                # The last token must reach the end.
+                if token is not None and (most > 1 or end == len(text)):
+                    for rest in self._spell(text, end, avoid, most - 1):
+                        yield (token, *rest)
+
+
+def edits(canonical: Sequence[int], vocabulary: Vocabulary) -> Iterator[Edit]:
+    """Every edit of the canonical ids."""
+    for start in range(len(canonical)):
+        for size in range(1, min(MOST_OLD, len(canonical) - start) + 1):
+            old = tuple(canonical[start : start + size])
+            if old[-1] not in vocabulary:
+                break
+            for new in vocabulary.rewritings(old):
+                yield Edit(start, old, new)
+
+
+def apply(canonical: Sequence[int], chosen: Sequence[Edit]) -> list[int]:
+    """The segmentation that edits make of the canonical one; they come in order of place."""
+    ids: list[int] = []
+    at = 0
+    for edit in chosen:
+        ids += [*canonical[at : edit.start], *edit.new]
+        at = edit.end
+    return ids + list(canonical[at:])
+
+
+def difference(
+    canonical: Sequence[int], sampled: Sequence[int], vocabulary: Vocabulary
+) -> list[Edit] | None:
+    """The edits that turn the canonical ids into the sampled ones; None if the bytes differ."""
+    if vocabulary.text(canonical) != vocabulary.text(sampled):
+        return None
+    places = _ends(canonical, vocabulary), _ends(sampled, vocabulary)
+    found: list[Edit] = []
+    i = j = 0
+    for end in sorted(places[0].keys() & places[1].keys()):
+        n, m = places[0][end], places[1][end]
+        old, new = tuple(canonical[i:n]), tuple(sampled[j:m])
+        if old != new:
+            found.append(Edit(i, old, new))
+        i, j = n, m
+    return found
+
+
+def _ends(ids: Sequence[int], vocabulary: Vocabulary) -> dict[int, int]:
+    """How many tokens end at or before a byte where one ends."""
+    ends = accumulate(len(vocabulary.spelling(token)) for token in ids)
+    return {end: count for count, end in enumerate(ends, start=1)}

@@ -1,42 +1,24 @@
 """What an edit looks like to the prior: numbers that need no model and no particular vocabulary.
 
-In: canonical ids, their edits. Out: a matrix, one row an edit, one column a name of `NAMES`.
-How common a token is comes from its id alone: byte-pair vocabularies are numbered in the order
-of their merges, and that follows Zipf's law closely enough. Counts of tokens in 90,000 sampled
-ones did no better. Splits of one token get a second set of weights: each column stands twice.
+In: canonical ids, their edits; where a target has read the text, what it said. Out: a matrix, one
+row an edit, one column a name of `NAMES` or of `EVIDENCE_NAMES`. Splits of one token get a second
+set of weights: each column stands twice.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
-from tokens.segmentation import Edit, Ids, Vocabulary
+from tokens.edit_pairs import PAIR_NAMES, SCALE, Matrix, common, pair_features
+from tokens.segmentation import Edit, Vocabulary
 
-Matrix = npt.NDArray[np.float64]
-
-#: (canonical tokens, tokens instead); all others share the last column.
-SHAPES = ((1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2))
-KINDS = ("space", "word", "number", "other alphabet", "mixed")
-_SHAPE_NAMES = (*(f"{old} to {new}" for old, new in SHAPES), "another shape")
-_SPELLING_NAMES = (
-    *KINDS,
-    "leading space",
-    "bytes",
-    "share of first",
-    "first is a space",
-    "capital",
-    "last of another kind",
-)
-_COMMONNESS_NAMES = ("old", "old first", "old rarest", "new", "new first", "new last", "new rarest")
 _PLACE_NAMES = ("left joined", "right joined", "left", "right", "before", "behind")
-_ALL_NAMES = (*_SHAPE_NAMES, *_SPELLING_NAMES, *_COMMONNESS_NAMES, *_PLACE_NAMES)
+_ALL_NAMES = (*PAIR_NAMES, *_PLACE_NAMES)
 NAMES = (*_ALL_NAMES, *(f"split: {name}" for name in _ALL_NAMES))
 #: Columns more when a target has read the text.
 EVIDENCE_NAMES = (
@@ -51,8 +33,6 @@ EVIDENCE_NAMES = (
 
 #: Tokens on each side of an edit that say how usual its surroundings are.
 WINDOW = 4
-#: Keeps columns near 1, so that one penalty suits all.
-SCALE = 5.0
 #: Of a token without bytes, and beyond the ends of the text.
 NO_TOKEN = -math.log(1000) / SCALE
 
@@ -61,57 +41,10 @@ def features(canonical: Sequence[int], edits: Sequence[Edit], vocabulary: Vocabu
     """One row an edit, one column a name."""
     if not edits:
         return np.empty((0, len(NAMES)))
-    pairs = np.array([_of_pair(vocabulary, edit.old, edit.new) for edit in edits])
-    every = np.concatenate([pairs, _Surroundings(canonical, vocabulary).of(edits)], axis=1)
+    around = _Surroundings(canonical, vocabulary).of(edits)
+    every = np.concatenate([pair_features(edits, vocabulary), around], axis=1)
     splits = np.array([len(edit.old) == 1 for edit in edits], dtype=float)
     return np.concatenate([every, every * splits[:, None]], axis=1)
-
-
-@lru_cache(maxsize=1 << 17)
-def _of_pair(vocabulary: Vocabulary, old: Ids, new: Ids) -> tuple[float, ...]:
-    """The columns that do not depend on the place: the same edits come again and again."""
-    return (*_shape(old, new), *_spelling(old, new, vocabulary), *_commonness(old, new))
-
-
-def common(token: int) -> float:
-    """Logarithm of how often a token is written, up to a constant."""
-    return -math.log(30 + token) / SCALE
-
-
-def kind(spelling: bytes) -> int:
-    """Place in `KINDS`."""
-    bare = spelling.removeprefix(b" ")
-    if spelling.isspace():
-        return 0
-    if bare.isdigit():
-        return 2
-    if not bare.isascii():
-        return 3
-    return 1 if bare.isalpha() else 4
-
-
-def _shape(old: Ids, new: Ids) -> Iterator[float]:
-    shape = (len(old), len(new))
-    yield from (float(shape == known) for known in SHAPES)
-    yield float(shape not in SHAPES)
-
-
-def _spelling(old: Ids, new: Ids, vocabulary: Vocabulary) -> Iterator[float]:
-    text = vocabulary.text(old)
-    first, last = vocabulary.bytes_of[new[0]], vocabulary.bytes_of[new[-1]]
-    yield from (float(kind(text) == number) for number in range(len(KINDS)))
-    yield float(text.startswith(b" "))
-    yield len(text) / SCALE
-    yield len(first) / len(text)
-    yield float(first == b" ")
-    yield float(text.lstrip()[:1].isupper())
-    yield float(len(new) > 1 and kind(last) != kind(text))
-
-
-def _commonness(old: Ids, new: Ids) -> Iterator[float]:
-    olds, news = [common(token) for token in old], [common(token) for token in new]
-    yield from (sum(olds), olds[0], min(olds))
-    yield from (sum(news), news[0], news[-1], min(news))
 
 
 @dataclass(frozen=True)
@@ -142,19 +75,18 @@ class _Surroundings:
 
     def __init__(self, canonical: Sequence[int], vocabulary: Vocabulary) -> None:
         spellings = [vocabulary.bytes_of.get(token) for token in canonical]
-        common_of = [
-            NO_TOKEN if spelling is None else common(token)
-            for token, spelling in zip(canonical, spellings, strict=True)
-        ]
+        common_of = np.where(
+            [spelling is None for spelling in spellings], NO_TOKEN, common(np.array(canonical))
+        )
         # Padded by one at each end, so that nothing below asks where the text ends.
         padded = [b"", *(spelling or b"" for spelling in spellings), b""]
-        self._common = np.array([NO_TOKEN, *common_of, NO_TOKEN])
+        self._common = np.concatenate([[NO_TOKEN], common_of, [NO_TOKEN]])
         #: Whether a word runs on across the boundary before canonical token n.
         self._joined = np.array(
             [a[-1:].isalpha() and b[:1].isalpha() for a, b in itertools.pairwise(padded)],
             dtype=float,
         )
-        self._mean = _means(np.array(common_of))
+        self._mean = _means(common_of)
 
     def of(self, edits: Sequence[Edit]) -> Matrix:
         start, end = np.array([(edit.start, edit.end) for edit in edits], dtype=int).T

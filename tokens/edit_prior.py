@@ -18,10 +18,10 @@ from tokens.edit_features import (
     EVIDENCE_NAMES,
     NAMES,
     Evidence,
-    Matrix,
     evidence_features,
     features,
 )
+from tokens.edit_pairs import Matrix
 from tokens.segmentation import Edit, Vocabulary, difference, edits
 
 #: Weight of the squared weights in the loss: holds down a feature that few rows have.
@@ -58,10 +58,10 @@ class Prior:
         found: Sequence[Edit],
         vocabulary: Vocabulary,
         evidence: Evidence | None = None,
-    ) -> list[float]:
+    ) -> Matrix:
         """Of each edit of the ids being what the model wrote."""
-        columns = _columns(ids, found, vocabulary, evidence)
-        return [float(value) for value in columns @ np.array(self.weights)]
+        odds: Matrix = _columns(ids, found, vocabulary, evidence) @ np.array(self.weights)
+        return odds
 
     def to_json(self) -> str:
         names = (NAMES + EVIDENCE_NAMES)[: len(self.weights)]

@@ -18,7 +18,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from tokens.edit_features import Evidence
+from tokens.edit_pairs import Matrix
 from tokens.edit_paths import Choice, likeliest
 from tokens.edit_prior import Prior
 from tokens.segmentation import Edit, Vocabulary, apply, edits
@@ -72,8 +75,8 @@ def by_prior(text: Text, vocabulary: Vocabulary, prior: Prior) -> Recovered | No
     if abs(gain) > MOST_OFF:
         return None
     found = list(edits(text.canonical, vocabulary))
-    odds = zip(found, prior.log_odds(text.canonical, found, vocabulary), strict=True)
-    weighed = sorted(odds, key=lambda scored: -scored[1])[:MOST_WEIGHED]
+    odds = prior.log_odds(text.canonical, found, vocabulary)
+    weighed = [(found[at], float(odds[at])) for at in _best_first(odds)[:MOST_WEIGHED]]
     choice = likeliest(weighed, len(text.canonical), gain)
     if choice is None:
         return None
@@ -110,11 +113,17 @@ def _round(ids: Sequence[int], gain: int, target: _Target, effort: Effort) -> Ch
     found = list(edits(ids, target.vocabulary))
     evidence = target.scorer.evidence(ids, found)
     odds = target.prior.log_odds(ids, found, target.vocabulary, evidence)
-    ranked = [found[place] for place in sorted(range(len(found)), key=lambda n: -odds[n])]
+    ranked = [found[at] for at in _best_first(odds)]
     scored = list(_shortlist(ranked, gain, effort.scored))
     return likeliest(
         list(zip(scored, target.scorer.gains(ids, scored), strict=True)), len(ids), gain
     )
+
+
+def _best_first(odds: Matrix) -> list[int]:
+    """Places of the odds, the highest first."""
+    places: list[int] = np.argsort(-odds, kind="stable").tolist()
+    return places
 
 
 def _shortlist(ranked: Sequence[Edit], gain: int, most: int) -> Iterator[Edit]:

@@ -11,9 +11,9 @@ token) is never part of an edit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 #: Canonical tokens that an edit replaces, tokens that it puts there, bytes that it covers.
 MOST_OLD, MOST_NEW, MOST_BYTES = 3, 4, 48
@@ -23,8 +23,7 @@ MOST_CHANGE = 2
 Ids = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(NamedTuple):
     """Canonical tokens `start` to `start + len(old)`, and what is read in their place."""
 
     start: int
@@ -49,7 +48,8 @@ class Vocabulary:
         self.bytes_of = dict(spellings)
         #: Of two ids with the same bytes the lower one.
         self.id_of = {spellings[token]: token for token in sorted(spellings, reverse=True)}
-        self._longest = max(map(len, self.id_of), default=0)
+        #: Two bytes that stand side by side in some token.
+        self._inside = {text[at : at + 2] for text in self.id_of for at in range(len(text) - 1)}
         self.rewritings = lru_cache(maxsize=1 << 16)(self._rewritings)
 
     def __contains__(self, token: int) -> bool:
@@ -62,6 +62,10 @@ class Vocabulary:
     def text(self, ids: Sequence[int]) -> bytes:
         return b"".join(map(self.spelling, ids))
 
+    def may_cross(self, left: int, right: int) -> bool:
+        """Whether a token could cover the boundary between the two: seldom one between words."""
+        return self.bytes_of[left][-1:] + self.bytes_of[right][:1] in self._inside
+
     def _rewritings(self, old: Ids) -> tuple[Ids, ...]:
         """Other ids for the bytes of `old`, without a boundary that `old` has within."""
         text = self.text(old)
@@ -73,13 +77,14 @@ class Vocabulary:
         return tuple(ids for ids in found if len(ids) >= fewest and ids != old)
 
     def _spell(self, text: bytes, at: int, avoid: set[int], most: int) -> Iterator[Ids]:
-        if at == len(text):
-            yield ()
-        elif most:
-            for end in range(at + 1, min(at + self._longest, len(text)) + 1):
+        """Ids for the bytes from `at` on, `most` of them or fewer, no boundary in `avoid`."""
+        whole = self.id_of.get(text[at:])
+        if whole is not None:
+            yield (whole,)
+        if most > 1:
+            for end in range(at + 1, len(text)):
                 token = None if end in avoid else self.id_of.get(text[at:end])
-                # The last token must reach the end.
-                if token is not None and (most > 1 or end == len(text)):
+                if token is not None:
                     for rest in self._spell(text, end, avoid, most - 1):
                         yield (token, *rest)
 
@@ -89,7 +94,7 @@ def edits(canonical: Sequence[int], vocabulary: Vocabulary) -> Iterator[Edit]:
     for start in range(len(canonical)):
         for size in range(1, min(MOST_OLD, len(canonical) - start) + 1):
             old = tuple(canonical[start : start + size])
-            if old[-1] not in vocabulary:
+            if old[-1] not in vocabulary or not (size == 1 or vocabulary.may_cross(*old[-2:])):
                 break
             for new in vocabulary.rewritings(old):
                 yield Edit(start, old, new)

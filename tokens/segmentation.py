@@ -78,15 +78,15 @@ class Vocabulary:
 
     def _spell(self, text: bytes, at: int, avoid: set[int], most: int) -> Iterator[Ids]:
         """Ids for the bytes from `at` on, `most` of them or fewer, no boundary in `avoid`."""
-        whole = self.id_of.get(text[at:])
-        if whole is not None:
-            yield (whole,)
         if most > 1:
             for end in range(at + 1, len(text)):
                 token = None if end in avoid else self.id_of.get(text[at:end])
                 if token is not None:
                     for rest in self._spell(text, end, avoid, most - 1):
                         yield (token, *rest)
+        whole = self.id_of.get(text[at:])
+        if whole is not None:
+            yield (whole,)
 
 
 def edits(canonical: Sequence[int], vocabulary: Vocabulary) -> Iterator[Edit]:

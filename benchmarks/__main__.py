@@ -20,6 +20,7 @@ from benchmarks import (
     machine,
     outage,
     peers,
+    recover,
     report,
     resume,
     throughput,
@@ -52,6 +53,7 @@ SUBJECTS: dict[str, Callable[[Sizes], Any]] = {
     "collector": lambda sizes: collector.measure(sizes.completions),
     "outage": lambda sizes: outage.measure(sizes.outage_s),
     "tokens": lambda sizes: tokens.measure(sizes.token_rows),
+    "recover": lambda sizes: recover.measure(sizes.target_rows),
     "resume": lambda sizes: resume.measure(*sizes.resume, sizes.resume_limit_s),
 }
 

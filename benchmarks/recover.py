@@ -1,28 +1,33 @@
-"""`python -m benchmarks.recover`: sampled ids found again from text and count, held to the truth.
+"""Sampled ids found again from text and count, held to the truth.
 
-By the prior alone, and for the first `--rows` of `faithful` by the target's likelihood. What is
-tested was never learned from: the prior of one half of `faithful` by prompt is tested on the
-other, that of `rtn4` (the same model with coarser weights) on `faithful`. "In place" is the
-share of sampled tokens that stand at their bytes in what was found.
+By the prior alone, and for the first rows by the target's likelihood. What is tested was never
+learned from: the prior of one half of `faithful` by prompt is tested on the other, that of `rtn4`
+(the same model with coarser weights) on all of `faithful`. "In place" is the share of sampled
+tokens that stand at their bytes in what was found. The time is that of Kimi's vocabulary.
 """
 
-import argparse
+import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import accumulate
-from pathlib import Path
+from statistics import median
+from typing import Any
 
-from benchmarks.smollm2_rows import Row, Rows
+import tokens
+from benchmarks.smollm2_rows import DATA, Row, Rows
 from benchmarks.smollm2_target import Target
+from benchmarks.token_rows import KIMI
 from emulator.backends.smollm2_weights import model_folder
 from tokens.edit_prior import Known, Prior, learn
 from tokens.recover import Effort, Recovered, Text, by_prior, by_target
+from tokens.recovery import LEAST_CONFIDENCE, vocabulary_of
 from tokens.segmentation import Vocabulary, edits
 
-THRESHOLDS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
-HEAD = "| {:34} | {:>5} | {:>17} | {:>12} | {:>14} | {:>18} | {:>7} |"
-CUT = "| {:>10} | {:>5} | {:>5} | {:>9} | {:>18} |"
+THRESHOLDS = (0.0, 0.1, LEAST_CONFIDENCE, 0.3, 0.5, 0.7, 0.9)
+EFFORT = Effort(rounds=1)
+#: Texts that are timed, and their tokens.
+TIMED, TIMED_TOKENS = 40, 2_000
 Find = Callable[[Row], Recovered | None]
 
 
@@ -39,6 +44,47 @@ class Found:
     @property
     def exact(self) -> bool:
         return self.result.ids == self.row.sampled
+
+
+@dataclass(frozen=True)
+class Worth:
+    """Rows of which those in `changed` were given what was found; the others keep their ids."""
+
+    rows: int
+    off: int
+    exact_before: int
+    exact_after: int
+    changed: int
+    changed_exact: int
+    #: Of the changed rows, share of sampled tokens at their place.
+    in_place_before: float
+    in_place_after: float
+
+
+def measure(target_rows: int) -> dict[str, Any]:
+    """What is found, by which means; empty where the data is absent.
+
+    Args:
+        target_rows: that the target reads, seconds each.
+    """
+    if not (DATA.is_dir() and KIMI.is_dir()):
+        return {}
+    data = Rows(model_folder())
+    faithful, other = data.read("faithful"), prior_of(data.read("rtn4"), data.vocabulary)
+    crossed = list(_crossed(faithful, data.vocabulary))
+    from_other = find_all(faithful, _by(other, data.vocabulary), data.vocabulary)
+    return {
+        "least_confidence": LEAST_CONFIDENCE,
+        "crossed": asdict(worth(crossed, _sure(crossed))),
+        "other": asdict(worth(from_other, _sure(from_other))),
+        "more": asdict(worth(crossed, [one for one in _confident(crossed) if not one.row.fewer])),
+        "misled": _misled(faithful, other, data.vocabulary),
+        "cuts": [_cut(crossed, threshold) for threshold in THRESHOLDS],
+        "target": _by_target(data, faithful[:target_rows]),
+        "timed_tokens": TIMED_TOKENS,
+        "cpu_ms": _cpu_ms(other),
+        "load": os.getloadavg()[0],
+    }
 
 
 def find_all(rows: Sequence[Row], find: Find, vocabulary: Vocabulary) -> list[Found]:
@@ -60,116 +106,90 @@ def _placed(ids: Sequence[int], vocabulary: Vocabulary) -> set[tuple[int, int]]:
     return set(zip(ends, ids, strict=True))
 
 
-def report(title: str, found: Sequence[Found], seconds: float) -> None:
-    """One line: all rows, those whose count agrees, those whose count is off."""
-    off = [one for one in found if one.row.off]
-    agree = [one for one in found if not one.row.off]
+def worth(found: Sequence[Found], changed: Sequence[Found]) -> Worth:
     canonical = sum(one.row.canonical == one.row.sampled for one in found)
-    exact = sum(one.exact for one in found)
-    print(
-        HEAD.format(
-            title,
-            len(found),
-            f"{canonical / len(found):.1%} → {exact / len(found):.1%}",
-            f"{sum(one.exact for one in off)}/{len(off)}",
-            f"{canonical} → {sum(one.exact for one in agree)}/{len(agree)}",
-            _in_place(found),
-            f"{seconds / len(found):.2f}",
-        ),
-        flush=True,
+    exact = sum(one.exact for one in changed)
+    lost = sum(one.row.canonical == one.row.sampled for one in changed)
+    sampled = sum(len(one.row.sampled) for one in changed) or 1
+    return Worth(
+        rows=len(found),
+        off=sum(one.row.off for one in found),
+        exact_before=canonical,
+        exact_after=canonical - lost + exact,
+        changed=len(changed),
+        changed_exact=exact,
+        in_place_before=sum(one.before for one in changed) / sampled,
+        in_place_after=sum(one.after for one in changed) / sampled,
     )
 
 
-def report_cuts(found: Sequence[Found]) -> None:
-    """Rows whose count is off, by how sure the result is; below the cut nothing is changed."""
-    print("\n" + CUT.format("confidence", "rows", "exact", "precision", "in place of these"))
-    print("|---:" * 5 + "|")
-    for threshold in THRESHOLDS:
-        kept = [one for one in found if one.row.off and one.result.confidence >= threshold]
-        if kept:
-            exact = sum(one.exact for one in kept)
-            cells = (f"≥ {threshold}", len(kept), exact, f"{exact / len(kept):.0%}")
-            print(CUT.format(*cells, _in_place(kept)))
-    print(flush=True)
+def _sure(found: Iterable[Found], threshold: float = LEAST_CONFIDENCE) -> list[Found]:
+    """Those that a sample would be given: fewer tokens were billed, the confidence is enough."""
+    return [one for one in _confident(found, threshold) if one.row.fewer]
 
 
-def _in_place(found: Sequence[Found]) -> str:
-    sampled = sum(len(one.row.sampled) for one in found)
-    before, after = sum(one.before for one in found), sum(one.after for one in found)
-    return f"{before / sampled:.2%} → {after / sampled:.2%}"
+def _confident(found: Iterable[Found], threshold: float = LEAST_CONFIDENCE) -> Iterator[Found]:
+    return (one for one in found if one.row.off and one.result.confidence >= threshold)
 
 
-def measure(title: str, rows: Sequence[Row], find: Find, vocabulary: Vocabulary) -> list[Found]:
-    began = time.perf_counter()
-    found = find_all(rows, find, vocabulary)
-    report(title, found, time.perf_counter() - began)
-    return found
+def _misled(rows: Iterable[Row], prior: Prior, vocabulary: Vocabulary) -> dict[str, int]:
+    """Of rows that are right as they are, those that one token too few billed would change."""
+    right = [row.canonical for row in rows if row.canonical == row.sampled]
+    found = [by_prior(Text(ids, len(ids) - 1), vocabulary, prior) for ids in right]
+    changed = [one for one in found if one and one.confidence >= LEAST_CONFIDENCE]
+    return {"rows": len(right), "changed": len(changed)}
+
+
+def _cut(found: Sequence[Found], threshold: float) -> dict[str, Any]:
+    return {"threshold": threshold} | asdict(worth(found, _sure(found, threshold)))
 
 
 def prior_of(rows: Iterable[Row], vocabulary: Vocabulary) -> Prior:
     return learn((Known(row.canonical, row.sampled) for row in rows), vocabulary)
 
 
-def prior_with_evidence(rows: Iterable[Row], vocabulary: Vocabulary, target: Target) -> Prior:
-    """One pass of the target a row."""
+def _by(prior: Prior, vocabulary: Vocabulary) -> Find:
+    return lambda row: by_prior(Text(row.canonical, len(row.sampled)), vocabulary, prior)
+
+
+def _crossed(rows: Sequence[Row], vocabulary: Vocabulary) -> Iterator[Found]:
+    for half in (0, 1):
+        prior = prior_of((row for row in rows if row.half != half), vocabulary)
+        tried = [row for row in rows if row.half == half]
+        yield from find_all(tried, _by(prior, vocabulary), vocabulary)
+
+
+def _by_target(data: Rows, rows: Sequence[Row]) -> dict[str, Any]:
+    """The target's likelihood; its prior is learned on as many rows of `rtn4`."""
+    target, words = Target(model_folder()), data.vocabulary
 
     def known(row: Row) -> Known:
         reader = target.reader(row.prompt_ids, row.ending)
-        found = list(edits(row.canonical, vocabulary))
+        found = list(edits(row.canonical, words))
         return Known(row.canonical, row.sampled, reader.evidence(row.canonical, found))
 
-    return learn(map(known, rows), vocabulary)
+    def find(row: Row) -> Recovered | None:
+        text = Text(row.canonical, len(row.sampled))
+        return by_target(text, words, prior, target.reader(row.prompt_ids, row.ending), EFFORT)
+
+    prior = learn(map(known, data.read("rtn4")[: len(rows)]), words)
+    began = time.perf_counter()
+    found = find_all(rows, find, words)
+    seconds = (time.perf_counter() - began) / len(rows)
+    changed = [one for one in found if one.result.ids != one.row.canonical]
+    return asdict(worth(found, changed)) | {"scored": EFFORT.scored, "seconds": seconds}
 
 
-def measure_prior(data: Rows) -> None:
-    """The prior alone."""
-    faithful, words = data.read("faithful"), data.vocabulary
-
-    def finder(prior: Prior) -> Find:
-        return lambda row: by_prior(Text(row.canonical, len(row.sampled)), words, prior)
-
-    crossed: list[Found] = []
-    for half in (0, 1):
-        find = finder(prior_of((row for row in faithful if row.half != half), words))
-        tested = [row for row in faithful if row.half == half]
-        crossed += measure(f"prior of half {1 - half}, on half {half}", tested, find, words)
-    report_cuts(crossed)
-    find = finder(prior_of(data.read("rtn4"), words))
-    report_cuts(measure("prior of rtn4", faithful, find, words))
-
-
-def measure_target(data: Rows, target: Target, count: int) -> None:
-    """The target's likelihood, by how much may be scored."""
-    rows, words = data.read("faithful")[:count], data.vocabulary
-    prior = prior_with_evidence(data.read("rtn4"), words, target)
-
-    def finder(effort: Effort) -> Find:
-        return lambda row: by_target(
-            Text(row.canonical, len(row.sampled)),
-            words,
-            prior,
-            target.reader(row.prompt_ids, row.ending),
-            effort,
-        )
-
-    for effort in (Effort(rounds=1), Effort(scored=12), Effort()):
-        title = f"target, {effort.scored} scored, rounds {effort.rounds}"
-        report_cuts(measure(title, rows, finder(effort), words))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser("python -m benchmarks.recover", description=__doc__)
-    parser.add_argument("--rows", type=int, default=400, help="for the target; 0: prior alone")
-    arguments = parser.parse_args()
-    folder: Path = model_folder()
-    data = Rows(folder)
-    columns = ("exact", "count off", "count agrees", "in place", "s a row")
-    print(HEAD.format("method", "rows", *columns))
-    print("|---" + "|---:" * 6 + "|")
-    measure_prior(data)
-    if arguments.rows:
-        measure_target(data, Target(folder), arguments.rows)
-
-
-if __name__ == "__main__":
-    main()
+def _cpu_ms(prior: Prior) -> float:
+    """Of one text of `TIMED_TOKENS` Kimi tokens, whose count is off by one; the median."""
+    kimi = tokens.load(KIMI)
+    vocabulary = vocabulary_of(kimi)
+    texts = Rows.texts("faithful")
+    ids = [token for text in texts for token in kimi.encode(text)][: TIMED * TIMED_TOKENS]
+    taken = []
+    for start in range(0, len(ids), TIMED_TOKENS):
+        text = ids[start : start + TIMED_TOKENS]
+        began = time.process_time()
+        by_prior(Text(text, len(text) + 1), vocabulary, prior)
+        taken.append(time.process_time() - began)
+    return 1000 * median(taken)

@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from benchmarks import recover_report
+
 NAMES = {
     "fleet": "eagle-fleet, 2 worker processes",
     "aiohttp": "bare aiohttp loop",
@@ -107,6 +109,7 @@ def page(results: dict[str, Any]) -> str:
     parts.append(SECTIONS.format(**results["feeder"]))
     parts.append(COLLECTOR.format(**results["collector"]))
     parts.append(_tokens(results["tokens"]))
+    parts.append(_recover(results["recover"]))
     parts.append(_outage(results["outage"]))
     parts.append(_resume(results["resume"]))
     emulator = results["emulator"]
@@ -204,6 +207,15 @@ def _tokens(tokens: dict[str, Any]) -> str:
     body = [(name, f"{rate:,.0f}", _ratio(tokens["per_s"], rate)) for name, rate in rates]
     text = TOKENS.format(**tokens, mean=tokens["tokens"] / tokens["rows"])
     return text + "\n" + _table(("", "tokens per second", "× fleet"), body)
+
+
+def _recover(recover: dict[str, Any]) -> str:
+    text = recover_report.text(recover)
+    if not recover:
+        return text
+    found = _table(recover_report.HEAD, recover_report.body(recover))
+    sure = _table(recover_report.CUT_HEAD, recover_report.cuts(recover))
+    return f"{text}\n{found}{recover_report.CUTS}\n{sure}"
 
 
 def _resume(resume: dict[str, Any]) -> str:

@@ -28,6 +28,8 @@ class Sizes:
     outage_s: float
     #: Completions that become token ids.
     token_rows: int
+    #: Completions that the target reads to find their ids.
+    target_rows: int
 
 
 FULL = Sizes(
@@ -46,6 +48,7 @@ FULL = Sizes(
     emulator=(6_000, 12),
     outage_s=12,
     token_rows=20_000,
+    target_rows=120,
 )
 SMOKE = Sizes(
     throughput=(Case(8, 16, 0.5, 30),),
@@ -56,4 +59,5 @@ SMOKE = Sizes(
     emulator=(50, 4),
     outage_s=4,
     token_rows=40,
+    target_rows=4,
 )

@@ -37,6 +37,11 @@ class Row:
     def off(self) -> bool:
         return len(self.canonical) != len(self.sampled)
 
+    @property
+    def fewer(self) -> bool:
+        """Whether fewer tokens were sampled than the text has."""
+        return len(self.sampled) < len(self.canonical)
+
 
 class Rows:
     """The tokenizer, and rows read with it."""
@@ -58,6 +63,12 @@ class Rows:
     def read(self, name: str) -> list[Row]:
         """The rows of one file."""
         return list(self._rows(pq.read_table(DATA / f"{name}.parquet").to_pylist()))
+
+    @staticmethod
+    def texts(name: str) -> list[str]:
+        """The completions of one file, as text."""
+        contents: list[str] = pq.read_table(DATA / f"{name}.parquet")["content"].to_pylist()
+        return contents
 
     def _rows(self, records: list[dict[str, Any]]) -> Iterator[Row]:
         for record in records:

@@ -2,7 +2,11 @@
 
 In: `near` samples, and a prior that was learned from `exact` ones of the same target. Out: the
 same samples, some of them `recovered`: their ids spell the same text, are as many as were
-billed, and are right with at least `LEAST_CONFIDENCE`. The others stay as they are. Pure.
+billed, and are right with at least `LEAST_CONFIDENCE`, provided that the count is off because of
+how the target wrote words. Who hands in the samples has to know that of the provider: one that
+does not bill the end token, and whose offset is not in the rules, looks the same here. The other
+samples stay as they are, those billed more tokens than were found among them: splits are many,
+and the prior does not tell which. Pure.
 
 What it is worth was measured on held-out rows of SmolLM2 at temperature 1 (docs/tokens.md).
 """
@@ -20,7 +24,7 @@ from tokens.renderer import Renderer
 from tokens.sample import Fidelity, Rules, Sample
 from tokens.segmentation import Vocabulary
 
-#: Below it, what is found is right less often than not, and no better than the canonical ids.
+#: Below it, what is found is right less often than not.
 LEAST_CONFIDENCE = 0.2
 
 
@@ -65,7 +69,8 @@ def _billed(sample: Sample, rules: Rules, end_id: int) -> int | None:
         return None
     offset = rules.completion_offset if sample.input_ids[-1] == end_id else 0
     billed = counts.completion_billed - offset
-    return None if billed == counts.completion_found else billed
+    found = counts.completion_found
+    return billed if found is not None and billed < found else None
 
 
 def learn_prior(renderer: Renderer, samples: Iterable[Sample]) -> Prior:

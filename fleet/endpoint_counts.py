@@ -31,6 +31,10 @@ class EndpointCounts:
     failures: int
     #: Of these, the ones that another provider or model answered.
     wrong: int
+    #: Answers tokenised as they came, those that no sample can be made of, and why the last not.
+    verified: int
+    unusable: int
+    unusable_last: str
     prompt_tokens: int
     tokens: int
     spent_usd: float
@@ -91,6 +95,9 @@ def _counts(tag: str, fields: Mapping[str, str], allowed: bool) -> EndpointCount
         throttles=int(number("throttles")),
         failures=int(number("failures")),
         wrong=int(number("wrong")),
+        verified=int(number("verified")),
+        unusable=int(number("unusable")),
+        unusable_last=fields.get("unusable_last", ""),
         prompt_tokens=int(number("prompt_tokens")),
         tokens=int(number("tokens")),
         spent_usd=number("spent") / NANO,

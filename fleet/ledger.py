@@ -212,6 +212,16 @@ class Ledger:
         reply = self._run("resend", most, int(lost_after_s * 1000), most_lost, *only)
         return [prompt_id.decode() for prompt_id in reply]
 
+    def count_verified(self, tag: str, why: str) -> None:
+        """An endpoint's answer was tokenised; `why` no sample can be made of it, or ""."""
+        self._run("verified", tag, why)
+
+    def forget_verified(self, tags: Iterable[str]) -> None:
+        """What is expected of answers has changed, or somebody wants them looked at anew."""
+        fields = [f"{t}|{name}" for t in tags for name in ("verified", "unusable", "unusable_last")]
+        if fields:
+            self.client.hdel(self.keys.endpoints, *fields)
+
     def bury(self, worker: str) -> int:
         """Let the claims of a dead worker expire now; `worker` is the beginning of its name.
 

@@ -216,7 +216,7 @@ def load(
     column: str | None = None,
     template: str | None = None,
 ) -> RunConfig:
-    """Read and check a run file.
+    """Read and check a run file; of a directory, its `run.toml`.
 
     Args:
         concurrency: instead of the file's `run.concurrency`.
@@ -225,6 +225,7 @@ def load(
     Raises:
         ConfigError: the file is missing, is not TOML, or a key is wrong.
     """
+    path = path / "run.toml" if path.is_dir() else path
     file = read_toml(path, RunFile, f"`producer init {path}` writes one")
     run = file.run
     if concurrency is not None:

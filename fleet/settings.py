@@ -7,6 +7,7 @@
 | `REDIS_URL` | the ledger and broker; absent: one embedded in the run's directory |
 | `REDIS_PASSWORD_FILE` | a file with the password for `REDIS_URL` |
 | `EAGLE_FLEET_LOG_LEVEL` | `info` if absent |
+| `EAGLE_FLEET_WATCHDOG_S` | seconds until a worker that takes no work ends itself; 0: off |
 | `EAGLE_FLEET_HEARTBEAT_FILE` | a file that a worker touches while it lives, for a health check |
 """
 
@@ -66,6 +67,8 @@ class Settings:
     redis_url: Secret = field(default_factory=lambda: Secret(""))
     log_level: str = "info"
     heartbeat_file: Path | None = None
+    #: Seconds after which a worker that takes no work ends itself; 0: off.
+    watchdog_s: float = 120.0
 
     def secrets(self) -> list[Secret]:
         """All that no log may show."""
@@ -91,7 +94,19 @@ class Settings:
             redis_url=Secret(_redis_url(environment)),
             log_level=level,
             heartbeat_file=_path(environment.get("EAGLE_FLEET_HEARTBEAT_FILE")),
+            watchdog_s=_seconds(environment, "EAGLE_FLEET_WATCHDOG_S", cls.watchdog_s),
         )
+
+
+def _seconds(environment: Mapping[str, str], name: str, default: float) -> float:
+    text = environment.get(name) or str(default)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ConfigError(f"{name}={text!r}: seconds, 0 or more")
+    return seconds
 
 
 def _path(text: str | None) -> Path | None:

@@ -90,6 +90,8 @@ class Account:
             response = requests.get(url, headers=headers, timeout=TIMEOUT_S)
         except requests.RequestException as error:
             raise AccountError(f"{url} does not answer: {type(error).__name__}") from None
+        if response.status_code in (401, 403) and not self._key:
+            raise KeyRefused(f"{url} asks for a key: set OPENROUTER_API_KEY")
         if response.status_code in (401, 403):
             raise KeyRefused(f"{url} refuses the key: check OPENROUTER_API_KEY")
         if response.status_code == 404:

@@ -20,7 +20,7 @@ from fleet.transitions import nano_usd
 from producer.account import Account, AccountError, Balance
 from producer.opening import Opened
 from producer.pauses import PauseWatch
-from producer.policy import NobodyLeft, Verdict, judge
+from producer.policy import NobodyLeft, Verdict, judge, without_unusable
 from producer.rate import Rate
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class AccountWatch:
                 self._look_at_balance(snapshot, usd_per_s)
             if now >= self._listing_at:
                 self._listing_at = now + LISTING_EVERY_S
-                self._look_at_listing()
+                self._look_at_listing(snapshot)
         except AccountError as error:
             log.debug("the account: %s", error)
         if snapshot.funds_short and snapshot.balance:
@@ -119,9 +119,13 @@ class AccountWatch:
         self._ledger.set_balance(told, None if left is None else nano_usd(counted + left))
         return balance
 
-    def _look_at_listing(self) -> None:
-        """Prices rise, endpoints go down and come: the ledger is told."""
-        verdicts = judge(self._account.endpoints(self._config.run.model), self._needs)
+    def _judged(self, snapshot: Snapshot) -> list[Verdict]:
+        listing = self._account.endpoints(self._config.run.model)
+        return without_unusable(judge(listing, self._needs), snapshot.endpoints)
+
+    def _look_at_listing(self, snapshot: Snapshot) -> None:
+        """Prices rise, endpoints go down and come, answers make no samples: the ledger is told."""
+        verdicts = self._judged(snapshot)
         before, now = (
             {v.endpoint.tag: _matter(v) for v in vs} for vs in (self._verdicts, verdicts)
         )
@@ -140,7 +144,7 @@ class AccountWatch:
         """A key without a limit of its own says nothing of the credits: only a request can tell."""
         try:
             if kind == NO_ENDPOINT:
-                verdicts = judge(self._account.endpoints(self._config.run.model), self._needs)
+                verdicts = self._judged(snapshot)
                 self._tell(verdicts)
                 self._verdicts = verdicts
             balance = self._look_at_balance(snapshot, 0.0)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import fleet
 from fleet.errors import FleetError
 from fleet.ledger import Ledger
 from fleet.process import end_with_parent
@@ -38,7 +39,10 @@ class Child:
         with log_file.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *command],
-                env={**os.environ, **environment},
+                env={**os.environ, "PYTHONPATH": _our_code(), **environment},
+                # Python looks for modules where it is started: not where the user happens to be,
+                # whose folder `tokens` or `workers` would be taken for ours.
+                cwd=log_file.parent,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -70,6 +74,12 @@ class Child:
         if self.running():
             self._process.kill()
         self._process.wait()
+
+
+def _our_code() -> str:
+    """So that a child runs the code that this process runs."""
+    ours = str(Path(fleet.__file__).parents[1])
+    return os.pathsep.join(filter(None, [ours, os.environ.get("PYTHONPATH")]))
 
 
 class Workforce:
@@ -139,6 +149,6 @@ class Workforce:
         return self._start(f"worker-{number}", command)
 
     def _collector(self) -> Child:
-        directory = str(self._config.directory)
+        directory = str(self._config.directory.resolve())
         command = ["workers.collector", self._config.run.name, "--directory", directory]
         return self._start("collector", command)

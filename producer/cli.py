@@ -23,6 +23,7 @@ from producer.answer_sizes import read_measured
 from producer.console import Exit, err, out
 from producer.cost_plan import make_plan
 from producer.cost_report import plan_record, show_cost_plan
+from producer.costing import cost_of
 from producer.demo import run_demo
 from producer.execute import Order, feed_run, reach_ledger, run_here
 from producer.forecast import forecast
@@ -34,7 +35,7 @@ from producer.pauses import BY_USER
 from producer.pilot import show_pilot
 from producer.plan import show_plan
 from producer.policy import judge, needs_of, needs_of_policy
-from producer.progress import endpoint_table, table
+from producer.progress import endpoint_table, money, table
 from producer.providers import show_providers
 from producer.reconcile import compare, show_reconciliation
 from producer.watch import watch as watch_run
@@ -48,7 +49,7 @@ cli = typer.Typer(
 
 RunFile = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")]
 Limit = Annotated[int, typer.Option(min=0, help="Feed only the first N prompts of each dataset.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Read, count and plan; buy nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Read and count; buy nothing.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail on the first unusable row.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before spending.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
@@ -150,8 +151,8 @@ def enqueue(
     config = run_config.load(
         path, concurrency=concurrency or None, column=column, template=template
     )
-    settings = _settings(needs_key=True)
-    if not settings.redis_url:
+    settings = _settings(needs_key=not dry_run)
+    if not settings.redis_url and not dry_run:
         raise ConfigError("REDIS_URL is not set; `producer run` does all on this machine")
     account, opened = _open(config, settings, limit, strict, dry_run)
     if dry_run or not _agreed(config, opened, yes):
@@ -177,7 +178,7 @@ def run(
     config = run_config.load(
         path, concurrency=concurrency or None, column=column, template=template
     )
-    settings = _settings(needs_key=True)
+    settings = _settings(needs_key=not dry_run)
     account, opened = _open(config, settings, limit, strict, dry_run)
     if dry_run or not _agreed(config, opened, yes):
         return
@@ -199,7 +200,7 @@ def pilot(
     """
     config, settings = run_config.load(path), _settings(needs_key=True)
     account, opened = _open(config, settings, 0, False, False)
-    if not _agreed(config, opened, yes):
+    if not _agreed(config, opened, yes, prompts):
         return
     order = Order(config, account, opened, pilot=prompts)
     if settings.redis_url:
@@ -315,7 +316,8 @@ def failures(
     """List the prompts in the dead letters, with their last error."""
     with reach_ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
         if retry:
-            out.print(f"{ledger.retry(ledger.failures()):,} prompts will be sent again.")
+            again = ledger.retry(ledger.failures())
+            out.print(f"{again:,} prompts will be sent again, by `producer run` or `enqueue`.")
             return
         rows = [{"prompt_id": prompt_id, **failure} for prompt_id, failure in ledger.failures()]
     if export:
@@ -323,6 +325,8 @@ def failures(
         out.print(f"Wrote {len(rows):,} failures to {export}.", highlight=False)
     elif as_json:
         print(json.dumps(rows, indent=2))
+    elif not rows:
+        err.print("No prompt is in the dead letters.")
     else:
         writer = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n")
         for row in rows:
@@ -365,12 +369,19 @@ def _open(
     return account, opened
 
 
-def _agreed(config: RunConfig, opened: Opened, yes: bool) -> bool:
+def _agreed(config: RunConfig, opened: Opened, yes: bool, prompts: int = 0) -> bool:
+    """Whether to spend; `prompts` of each dataset, 0: all that is left."""
     if yes:
         return True
     if not sys.stdin.isatty():
         raise ConfigError("this spends money: pass --yes where nobody can be asked")
-    return typer.confirm("Buy?", err=True)
+    plan = make_plan(config, opened, config.directory, None, read_measured(config))
+    each = [cost_of(work, plan.price).requests for work in plan.works]
+    few = sum(min(requests, prompts) if prompts else requests for requests in each)
+    usd = plan.total_usd * few / sum(each) if sum(each) else 0.0
+    cap = f", never more than {money(config.run.cap_usd)}" if config.run.cap_usd else ", no cap"
+    question = f"Buy about {few:,.0f} answers for about {money(usd)}{cap}?"
+    return typer.confirm(question, err=True)
 
 
 def _refuse(text: str) -> NoReturn:

@@ -100,16 +100,20 @@ def _cells(cost: Cost, sizes: tuple[str, str]) -> list[str]:
     return [
         f"{cost.requests:,.0f}",
         *sizes,
-        _millions(cost.input_tokens),
-        _millions(cost.output_tokens),
-        f"{cost.input_usd + cost.request_usd:,.2f}",
-        f"{cost.output_usd:,.2f}",
-        f"{cost.total_usd:,.2f}",
+        _size(cost.input_tokens),
+        _size(cost.output_tokens),
+        _usd(cost.input_usd + cost.request_usd),
+        _usd(cost.output_usd),
+        _usd(cost.total_usd),
     ]
 
 
-def _millions(tokens: float) -> str:
-    return f"{tokens / 1e6:,.2f}M"
+def _size(tokens: float) -> str:
+    return f"{tokens / 1e6:,.2f}M" if tokens >= 1e5 else f"{tokens / 1e3:,.1f}k"
+
+
+def _usd(amount: float) -> str:
+    return f"{amount:,.2f}" if amount >= 1 or amount == 0 else f"{amount:.4f}"
 
 
 def _prices_table(plan: CostPlan) -> Table:
@@ -125,9 +129,9 @@ def _price_cells(plan: CostPlan, price: Price) -> list[str]:
         price.name,
         f"{price.prompt_usd * 1e6:.2f}",
         f"{price.completion_usd * 1e6:.2f}",
-        f"{cost.input_usd + cost.request_usd:,.2f}",
-        f"{cost.output_usd:,.2f}",
-        f"{cost.total_usd:,.2f}",
+        _usd(cost.input_usd + cost.request_usd),
+        _usd(cost.output_usd),
+        _usd(cost.total_usd),
     ]
 
 

@@ -125,6 +125,7 @@ def open_ledger(config: RunConfig, ledger: Ledger, opened: Opened, *, evenly: bo
             "share_for_others": config.providers.share_for_others,
         },
     )
+    ledger.forget_verified(verdict.endpoint.tag for verdict in opened.verdicts)
     _tell_routes(config, ledger, evenly, opened.verdicts)
     for dataset in config.datasets:
         ledger.open_dataset(
@@ -165,6 +166,18 @@ def _job(config: RunConfig, run_id: str, endpoints: Sequence[Endpoint]) -> dict[
         "providers": provider_names(endpoints),
         "deadline_s": config.run.deadline_s,
         "max_attempts": config.run.max_attempts,
+        "verify": _verify(config),
+    }
+
+
+def _verify(config: RunConfig) -> dict[str, Any] | None:
+    """What the collector is told, a `workers.verifier.Job`; None without a tokenizer."""
+    if config.target is None:
+        return None
+    return {
+        "target": str(config.target.resolve()),
+        "thinking": config.sampling.thinking,
+        "tokens": msgspec.to_builtins(config.tokens),
     }
 
 

@@ -2,12 +2,15 @@
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fleet.ledger import Ledger
 from fleet.run_config import RunConfig
+from fleet.snapshot import Snapshot
 from producer.console import Exit, err
 from producer.freeze import iter_ids
+from producer.progress import money
 
 CHUNK = 10_000
 
@@ -43,8 +46,11 @@ class Outcome:
 def conclude(config: RunConfig, ledger: Ledger, rows: dict[str, int]) -> Exit:
     """Say what became of the run."""
     outcome = count(config, ledger, rows)
+    snapshot = ledger.snapshot()
     err.print(outcome.sentence(), highlight=False, soft_wrap=True)
-    if backlog := ledger.snapshot().backlog:
+    for sentence in _sums(config, snapshot):
+        err.print(sentence, highlight=False, soft_wrap=True)
+    if backlog := snapshot.backlog:
         err.print(f"{backlog:,} completions wait for the collector to write them.")
     if not outcome.whole:
         err.print("Not at its end. Start again to go on.")
@@ -54,6 +60,22 @@ def conclude(config: RunConfig, ledger: Ledger, rows: dict[str, int]) -> Exit:
         err.print(text, highlight=False, soft_wrap=True)
         return Exit.SOME_FAILED
     return Exit.OK
+
+
+def _sums(config: RunConfig, snapshot: Snapshot) -> Iterator[str]:
+    """What it came to, and what ended it if that was the money."""
+    truncated = sum(d.truncated for d in snapshot.datasets)
+    yield (
+        f"{money(snapshot.spent_usd)} for {snapshot.tokens:,} completion tokens"
+        f" ({truncated:,} answers cut off at max_tokens), in {config.directory}/completions"
+    )
+    if snapshot.cap_reached:
+        left = max(0.0, snapshot.cap_usd - snapshot.spent_usd - snapshot.unconfirmed_most_usd)
+        yield (
+            f"The cap of {money(snapshot.cap_usd)} has {money(left)} left, less than one more"
+            f" answer may cost ({config.sampling.max_tokens:,} tokens): raise run.cap_usd, or lower"
+            " sampling.max_tokens, and start again"
+        )
 
 
 def count(config: RunConfig, ledger: Ledger, rows: dict[str, int]) -> Outcome:

@@ -108,36 +108,26 @@ def _quantile(column: pa.ChunkedArray, q: float) -> float:
 
 
 def measures_table(title: str, rows: list[dict[str, Any]], outside: Outside) -> Table:
-    """Fits 100 columns."""
-    shown = Table(box=SIMPLE, pad_edge=False)
-    shown.add_column(title, no_wrap=True)
-    for column in (
-        "answers",
-        "success",
-        "in",
-        "out",
-        "p95",
-        "cut",
-        "p50",
-        "p95",
-        "off",
-        "cost",
-        "$/M out",
-    ):
+    """Fits 80 columns. Shares are in percent, latencies in seconds."""
+    shown = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    shown.add_column(title, no_wrap=True, max_width=16)
+    for column in ("n", "ok %", "in", "out", "p95", "cut %", "p50 s", "p95 s", "off %"):
         shown.add_column(column, justify="right", no_wrap=True)
+    shown.add_column("cost", justify="right", no_wrap=True)
+    shown.add_column("$/M", justify="right", no_wrap=True)
     for row in rows:
         shown.add_row(
             row["name"],
             f"{row['answers']:,}",
-            f"{100 * outside.success.get(row['name'], 0.0):.0f} %",
+            f"{100 * outside.success.get(row['name'], 0.0):.0f}",
             f"{row['prompt_tokens']:.0f}",
             f"{row['completion_tokens']:.0f}",
             f"{row['completion_tokens_p95']:.0f}",
-            f"{100 * row['truncated']:.0f} %",
-            f"{row['latency_p50_s']:.0f} s",
-            f"{row['latency_p95_s']:.0f} s",
+            f"{100 * row['truncated']:.0f}",
+            f"{row['latency_p50_s']:.1f}",
+            f"{row['latency_p95_s']:.1f}",
             _off(outside.agreements, row["name"]),
-            money(row["cost_usd"]),
+            f"${row['cost_usd']:.4f}" if row["cost_usd"] < 1 else money(row["cost_usd"]),
             f"{row['usd_per_m_tokens']:.2f}",
         )
     return shown
@@ -148,4 +138,4 @@ def _off(agreements: Mapping[str, Agreement] | None, name: str) -> str:
     agreement = (agreements or {}).get(name)
     if agreement is None or not agreement.compared:
         return "–"
-    return f"{100 * agreement.off / agreement.compared:.0f} %"
+    return f"{100 * agreement.off / agreement.compared:.0f}"

@@ -5,10 +5,11 @@ with every rule that removes it. Pure.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fleet.endpoint_counts import EndpointCounts
 from fleet.errors import FleetError
 from fleet.run_config import Providers, RunConfig
 from producer.endpoints import Endpoint
@@ -24,14 +25,14 @@ OWN_PARAMETERS = frozenset(
 )
 #: OpenRouter's filter of the first takes the others, too.
 WIDER = {"fp4": ("fp4", "mxfp4", "nvfp4"), "fp8": ("fp8", "mxfp8")}
+#: What the ledger parts its fields by.
+UNUSABLE_IN_TAGS = {"|", "\n"}
+#: Answers of an endpoint that are looked at before it is judged by them.
+ENOUGH_VERIFIED = 20
 
 
 class NobodyLeft(FleetError):
     """No endpoint of the model may answer."""
-
-
-#: What the ledger parts its fields by.
-UNUSABLE_IN_TAGS = {"|", "\n"}
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,30 @@ def judge(endpoints: Sequence[Endpoint], needs: Needs) -> list[Verdict]:
     """Every endpoint with its verdict, the cheapest first."""
     verdicts = [Verdict(e, tuple(_reasons(e, needs))) for e in endpoints]
     return sorted(verdicts, key=lambda v: (*v.endpoint.price, v.endpoint.tag))
+
+
+def without_unusable(
+    verdicts: Sequence[Verdict], counts: Sequence[EndpointCounts]
+) -> list[Verdict]:
+    """The verdicts, against those too whose answers make no samples."""
+    unusable = {e.tag: _unusable(e) for e in counts if _is_unusable(e)}
+    return [
+        replace(v, reasons=(*v.reasons, unusable[v.endpoint.tag]))
+        if v.endpoint.tag in unusable
+        else v
+        for v in verdicts
+    ]
+
+
+def _is_unusable(endpoint: EndpointCounts) -> bool:
+    return endpoint.verified >= ENOUGH_VERIFIED and 2 * endpoint.unusable > endpoint.verified
+
+
+def _unusable(endpoint: EndpointCounts) -> str:
+    return (
+        f"answers: {endpoint.unusable} of {endpoint.verified} make no sample"
+        f" ({endpoint.unusable_last})"
+    )
 
 
 def kept(verdicts: Sequence[Verdict]) -> list[Endpoint]:

@@ -22,13 +22,17 @@ def state(snapshot: Snapshot) -> str:
     if snapshot.paused:
         return f"PAUSED ({snapshot.paused['kind']}): {snapshot.paused['reason']}"
     if snapshot.breaker_open:
-        reasons = [f"{e.tag}: {e.last_error}" for e in snapshot.endpoints if e.circuit_open]
-        return f"BREAKER OPEN, probing every few seconds: {'; '.join(reasons)[:300]}"
+        reasons = [
+            textwrap.shorten(f"{e.tag}: {e.last_error}", 100, placeholder=" …")
+            for e in snapshot.endpoints
+            if e.circuit_open
+        ]
+        return f"BREAKER OPEN, probing every few seconds: {'; '.join(reasons)}"
     if snapshot.cap_reached:
         return "cap reached"
     if has_ended(snapshot):
         return "ended"
-    return "running" if snapshot.workers else "no worker yet"
+    return "running" if snapshot.workers else "nobody works on it"
 
 
 def has_ended(snapshot: Snapshot) -> bool:

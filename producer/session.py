@@ -4,6 +4,7 @@ The first Ctrl-C (or SIGTERM) drains: nothing new is sent, what is in flight is 
 kept. The second aborts. Either way the run can be started again.
 """
 
+import contextlib
 import logging
 
 import redis
@@ -51,6 +52,8 @@ class Session:
                     return False
             if self._workforce:
                 self._workforce.drain(lambda: interrupts.count > 1)
+            with contextlib.suppress(redis.RedisError):
+                progress.show(self._ledger.snapshot(), at_once=True)
         return True
 
     def _round(self, progress: Progress) -> bool:

@@ -32,6 +32,7 @@ import redis
 from fleet import broker
 from fleet.errors import FleetError, LedgerUnavailable
 from fleet.keys import Keys
+from fleet.ledger import Ledger
 from fleet.log import setup
 from fleet.settings import Settings
 from workers.archive import Archive
@@ -39,6 +40,7 @@ from workers.batch import Batch, Limits
 from workers.parts import StreamId, parse_id
 from workers.rows import Identity, Unreadable, read_entry
 from workers.trouble import Trouble
+from workers.verifier import Verifier
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +64,10 @@ class Collector:
         archive: Archive,
         limits: Limits,
         stop: threading.Event,
+        verifier: Verifier | None = None,
     ) -> None:
         self._client: Any = client
+        self._verifier = verifier
         self._stream = stream
         self._archive = archive
         self._limits = limits
@@ -152,6 +156,8 @@ class Collector:
         if stream_id <= self._boundary and not self._warned:
             self._warn_if_behind(stream_id, folder)
         self._batch.add(folder, stream_id, row, record.text_bytes)
+        if self._verifier and record.reason is None:
+            self._verifier.look(record)
 
     def _set_aside(self, entry_id: bytes, fields: dict[bytes, bytes], why: str) -> None:
         self._archive.set_aside(self._batch, entry_id, fields, why)
@@ -250,7 +256,8 @@ def collect(client: redis.Redis, run: str, directory: Path, limits: Limits) -> N
         return
     archive.open()
     log.info("collecting run %s into %s; %d prompts are there", run, directory, len(archive))
-    Collector(client, Keys(run).completions, archive, limits, stop).run()
+    verifier = Verifier(Ledger(client, run))
+    Collector(client, Keys(run).completions, archive, limits, stop, verifier).run()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

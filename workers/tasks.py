@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import uuid
+from contextlib import nullcontext
 from typing import Any
 
 import redis
@@ -19,6 +20,7 @@ from fleet.app import TASK, make_app
 from fleet.log import setup
 from fleet.settings import Settings
 from workers.generate import Generator
+from workers.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -34,15 +36,29 @@ class Host:
         self.capacity = 1
         self._client: redis.Redis | None = None
         self._generators: dict[str, Generator] = {}
+        self._watchdog: Watchdog | None = None
         self._lock = threading.Lock()
 
-    def generator(self, run: str) -> Generator:
+    def begin(self, capacity: int) -> None:
+        """Before the first task."""
+        self.capacity = capacity
+        if settings.watchdog_s:
+            self._watchdog = Watchdog(self._redis(), capacity, settings.watchdog_s, self.stop)
+
+    def complete(self, run: str, prompt_id: str) -> str:
+        with self._watchdog.working() if self._watchdog else nullcontext():
+            return self._generator(run).complete(prompt_id)
+
+    def _redis(self) -> redis.Redis:
+        if self._client is None:
+            self._client = broker.connect(settings.redis_url.reveal())
+        return self._client
+
+    def _generator(self, run: str) -> Generator:
         with self._lock:
-            if self._client is None:
-                self._client = broker.connect(settings.redis_url.reveal())
             if run not in self._generators:
                 self._generators[run] = Generator(
-                    self._client, run, settings, self.name, self.capacity
+                    self._redis(), run, settings, self.name, self.capacity
                 )
             return self._generators[run]
 
@@ -61,7 +77,7 @@ host = Host()
 @app.task(name=TASK)
 def generate(run: str, prompt_id: str) -> str:
     """Complete one prompt of a run. The message is a hint: the ledger says what is to be done."""
-    return host.generator(run).complete(prompt_id)
+    return host.complete(run, prompt_id)
 
 
 @signals.setup_logging.connect
@@ -77,7 +93,7 @@ def _learn_capacity(instance: Any, **_: Any) -> None:
     ):
         if not value:
             raise SystemExit(f"{name} is not set: a worker needs it")
-    host.capacity = instance.concurrency
+    host.begin(instance.concurrency)
 
 
 @signals.heartbeat_sent.connect

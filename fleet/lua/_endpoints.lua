@@ -7,7 +7,7 @@
 --                    the window
 --   routing          in_flight, credit
 --   statistics       asked, done, tokens, prompt_tokens, spent, latency, latency<k>, throttles,
---                    failures, wrong, last
+--                    failures, wrong, last; verified, unusable, unusable_last (the collector's)
 local STATE = {
     'prompt_price', 'completion_price', 'request_price', 'weight', 'limit', 'threshold', 'window_at',
     'grown_at', 'good', 'throttled', 'fresh', 'half', 'opened_at', 'cool_until', 'backoff', 'probed_at',

@@ -3,6 +3,8 @@
 import json
 import re
 import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -216,3 +218,21 @@ def test_wrong_commands_say_what_to_do(small_run, tmp_path: Path) -> None:
     keyless = run.producer("run", str(run.path), "--yes", OPENROUTER_API_KEY="")
     assert keyless.returncode == 2
     assert "OPENROUTER_API_KEY" in keyless.stderr
+
+
+def test_a_run_is_not_led_astray_by_folders_where_it_is_started(small_run, tmp_path: Path) -> None:
+    """Its user's folders may be called as our packages are."""
+    run = small_run(prompts=5)
+    for name in ("fleet", "tokens", "workers", "producer", "emulator"):
+        (tmp_path / "home" / name).mkdir(parents=True)
+    result = subprocess.run(
+        [Path(sys.executable).with_name("producer"), "run", run.directory, "--yes"],
+        env=run.environment,
+        cwd=tmp_path / "home",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "5 prompts read = 5 done" in result.stderr

@@ -177,8 +177,9 @@ def test_with_every_endpoint_down_the_fleet_probes_and_recovers_by_itself(
     requests = emulator.books()["requests"]
     wait_for(lambda: emulator.books()["requests"] >= requests + 9)  # the first rests are short
     began = time.monotonic()
-    wait_for(lambda: emulator.books()["requests"] >= requests + 11)
-    assert time.monotonic() - began > 2, "two requests of a fleet of 60"
+    wait_for(lambda: emulator.books()["requests"] >= requests + 13)
+    # One to each of three endpoints may go out together; the fourth waits for their next rest.
+    assert time.monotonic() - began > 2, "four requests of a fleet of 60"
     assert "no provider" in log.read_text().lower() or "unavailable" in log.read_text().lower()
 
     emulator.set_faults()

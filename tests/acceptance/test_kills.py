@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fleet import broker
+from fleet.app import QUEUE, make_app
 
 PROMPTS = 1500
 THREADS = 40
@@ -174,3 +175,22 @@ def test_killed_redis_comes_back_with_everything(fleet: Fleet, wait_for) -> None
     _ends_whole(fleet, wait_for)
     assert all(worker.poll() is None for worker in fleet.workers), "no worker gave up"
     assert _bought_twice(fleet.run) == 0
+
+
+def test_a_consumer_that_has_stopped_is_noticed_and_its_worker_replaced(
+    start_emulator, make_run, write_prompts, wait_for
+) -> None:
+    """The worker lives and answers, and takes no work: as after a lost connection to Redis. It ends
+    itself, its successor goes on, and the run ends with every prompt done once."""
+    emulator = start_emulator("[backend.latency]\nmean_s = 0.1")
+    path = write_prompts("B1", 400)
+    run = make_run(emulator, RUN.format(path=path).replace("concurrency = 80", "concurrency = 4"))
+    run.environment["EAGLE_FLEET_WATCHDOG_S"] = "2"
+    producer = run.start("producer", "producer", "run", str(run.path), "--yes", "--workers", "1")
+    wait_for(lambda: emulator.books()["billed_requests"] > 20)
+    app = make_app(f"unix://{broker.socket_path(run.directory)}")
+    app.control.cancel_consumer(QUEUE)
+    assert producer.wait(timeout=120) == 0, (run.directory / "logs/producer.log").read_text()
+    assert "the consumer has stopped" in (run.directory / "logs/worker-1.log").read_text()
+    assert "worker-1 died and is started again" in (run.directory / "logs/producer.log").read_text()
+    assert emulator.books()["billed_requests"] == 400 == len(run.rows())

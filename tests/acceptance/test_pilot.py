@@ -50,7 +50,7 @@ def test_a_pilot_asks_every_endpoint_alike_and_its_answers_are_the_runs(
     asked = [json.loads(row["messages"])[0]["content"] for row in rows if row["dataset"] == "B1"]
     numbers = sorted(int(text.split()[3]) for text in asked)
     assert numbers == list(range(0, 200, 10)), "spread over the dataset"
-    for word in ("chutes/int4", "inceptron/int4", "B1", "B2", "success", "$/M out"):
+    for word in ("chutes/int4", "inceptron/int4", "B1", "B2", "ok %", "$/M"):
         assert word in result.stdout
     assert "run.target names no folder" in result.stderr, "why counts are not checked"
     plan = run.producer("plan", str(run.path), "--from-run", str(run.path))
@@ -95,4 +95,9 @@ def test_a_pilot_shows_who_failed(start_emulator, make_run, write_prompts) -> No
     assert result.returncode == 0, result.stderr
     row = next(line for line in result.stdout.splitlines() if " inceptron/int4" in line)
     assert row.split()[1:3] == ["0", "0"]
+    assert all(
+        len(line.rstrip()) <= 80
+        for line in result.stdout.splitlines()
+        if line.startswith(" inceptron")
+    )
     assert "inceptron/int4: 100% failed:" in result.stdout

@@ -70,7 +70,7 @@ def test_a_part_that_cannot_be_made_is_exit_status_1(run: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["RUN/absent"], "no such file"),
+        (["RUN/absent"], "no such run"),
         (["RUN"], "no completions there"),
         (["RUN", "--queue"], "REDIS_URL is not set"),
         (["RUN/.."], "has no run.toml"),

@@ -42,7 +42,8 @@ def judge(renderer: Renderer, recipe: Recipe, row: Row) -> Sample:
     except UNREADABLE as error:
         return _rejected(Reason.NO_ANSWER, str(error))
     rules = recipe.rules_of(row.provider)
-    sample, recovery = tokens.verify(renderer, prompt, reply, rules), recipe.recovery()
+    sample = tokens.verify(renderer, prompt, reply, rules)
+    recovery = recipe.recovery(sample.provider)
     return recovery.recovered(sample, rules) if recovery else sample
 
 

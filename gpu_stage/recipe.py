@@ -16,7 +16,7 @@ from typing import Any
 import tokens
 from fleet.errors import ConfigError
 from fleet.run_config import RunConfig
-from gpu_stage.prior import read_prior
+from gpu_stage.prior import read_prior, read_trusted
 from tokens import Renderer, Rules, TokensError
 from tokens.edit_prior import Prior
 from tokens.recovery import Recovery
@@ -45,6 +45,8 @@ class Recipe:
     by_provider: Mapping[str, Rules]
     #: Where it is known how the target departs from its canonical ids.
     prior: Prior | None
+    #: Display names of providers whose samples are looked at again by it.
+    trusted: frozenset[str]
     digest: str
 
     def rules_of(self, provider: str | None) -> Rules:
@@ -54,9 +56,11 @@ class Recipe:
         """The target's renderer; a process loads it once."""
         return _renderer(self.target, self.tokenizer)
 
-    def recovery(self) -> Recovery | None:
-        """Finds ids of samples whose count is off; a process makes it once."""
-        return _recovery(self.target, self.tokenizer, self.prior) if self.prior else None
+    def recovery(self, provider: str | None) -> Recovery | None:
+        """Finds ids of a provider's samples whose count is off; a process makes it once."""
+        if self.prior is None or provider not in self.trusted:
+            return None
+        return _recovery(self.target, self.tokenizer, self.prior)
 
 
 def recipe_of(config: RunConfig) -> Recipe:
@@ -79,6 +83,7 @@ def recipe_of(config: RunConfig) -> Recipe:
         raise ConfigError(f"{config.path}: run.target = {config.run.target!r}: {error}") from error
     rules, by_provider = _rules(config)
     thinking, prior = config.sampling.thinking, read_prior(config.directory)
+    trusted = read_trusted(config.directory) if prior else frozenset()
     shapes = {
         "code": _code(),
         "tokenizer": tokenizer,
@@ -86,10 +91,11 @@ def recipe_of(config: RunConfig) -> Recipe:
         "thinking": thinking,
         "rules": _plain(rules),
         "prior": prior and prior.to_json(),
+        "trusted": sorted(trusted),
         "by_provider": {name: _plain(own) for name, own in by_provider.items()},
     }
     digest = hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()
-    return Recipe(config.target, tokenizer, thinking, rules, by_provider, prior, digest)
+    return Recipe(config.target, tokenizer, thinking, rules, by_provider, prior, trusted, digest)
 
 
 def allowed_providers(directory: Path) -> frozenset[str]:

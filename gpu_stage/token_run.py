@@ -17,7 +17,7 @@ from fleet.errors import InputError
 from fleet.run_config import RunConfig
 from gpu_stage import crew
 from gpu_stage.console import err
-from gpu_stage.prior import learn_if_possible
+from gpu_stage.prior import learn_if_possible, read_prior, trust_if_possible
 from gpu_stage.progress import Bar
 from gpu_stage.recipe import Recipe, recipe_of
 from gpu_stage.samples import completion_parts
@@ -40,21 +40,23 @@ class Made:
 
 
 def tokenise(config: RunConfig, make: Callable[[RunConfig], Made]) -> Made:
-    """Make what is new; once there is a prior to learn, make all again by it.
+    """Make what is new; and all again once it is known, or known better, how ids are recovered.
 
     Args:
         make: makes what has no samples by the recipe, here or elsewhere.
     """
     made = make(config)
-    if not made.failed and (count := learn_if_possible(config, recipe_of(config).renderer())):
+    if made.failed:
+        return made
+    if count := learn_if_possible(config, recipe_of(config).renderer()):
         err.print(
             f"Learned from {count:,} exact samples how the target departs from its canonical ids:"
             " samples whose count is off are looked at again",
             highlight=False,
             soft_wrap=True,
         )
-        return make(config)
-    return made
+    known = read_prior(config.directory) is not None
+    return make(config) if known and trust_if_possible(config) else made
 
 
 def new_parts(config: RunConfig, recipe: Recipe) -> tuple[list[Path], int]:

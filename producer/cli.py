@@ -235,8 +235,11 @@ def watch(path: RunFile) -> None:
 
     Where there is no terminal: a line every five seconds.
     """
-    with reach_ledger(run_config.load(path), _settings(), must_exist=True) as (_, ledger):
-        raise typer.Exit(Exit.OK if watch_run(ledger) else Exit.INTERRUPTED)
+    config, settings, ended = run_config.load(path), _settings(), None
+    while ended is None:
+        with reach_ledger(config, settings, must_exist=True) as (_, ledger):
+            ended = watch_run(ledger, patient=bool(settings.redis_url))
+    raise typer.Exit(Exit.OK if ended else Exit.INTERRUPTED)
 
 
 @cli.command()

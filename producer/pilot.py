@@ -109,7 +109,7 @@ def _quantile(column: pa.ChunkedArray, q: float) -> float:
 
 def measures_table(title: str, rows: list[dict[str, Any]], outside: Outside) -> Table:
     """Fits 80 columns. Shares are in percent, latencies in seconds."""
-    shown = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    shown = Table(box=SIMPLE, pad_edge=False, padding=0)
     shown.add_column(title, no_wrap=True, max_width=16)
     for column in ("n", "ok %", "in", "out", "p95", "cut %", "p50 s", "p95 s", "off %"):
         shown.add_column(column, justify="right", no_wrap=True)

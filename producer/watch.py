@@ -80,8 +80,13 @@ class Progress:
         )
 
 
-def watch(ledger: Ledger) -> bool:
-    """Show a run until it has ended and is on disk; False when the user stops looking first."""
+def watch(ledger: Ledger, *, patient: bool) -> bool | None:
+    """Show a run until it has ended and is on disk; False when the user stops looking first.
+
+    Args:
+        patient: wait for a Redis that is away; else it is None at once: a run on this machine has
+            ended, and its server with it.
+    """
     away = False
     with Interrupts() as interrupts, Progress(out, ledger) as progress:
         while not interrupts.count:
@@ -93,6 +98,8 @@ def watch(ledger: Ledger) -> bool:
                     return True
                 away = False
             except redis.RedisError as error:
+                if not patient:
+                    return None
                 if not away:
                     err.print(f"Redis does not answer: {error}; looking again until it does")
                 away = True

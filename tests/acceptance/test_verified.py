@@ -44,7 +44,7 @@ def test_an_endpoint_with_another_template_is_left_while_the_run_goes_on(
     twenty answers nothing more is bought there, and status says why."""
     model_folder = pytest.importorskip("emulator.backends.smollm2_weights").model_folder
     emulator = start_emulator(CONFIG)
-    text = RUN.format(target=model_folder(), path=write_prompts("B1", 300))
+    text = RUN.format(target=model_folder(), path=write_prompts("B1", 180))
     run = make_run(emulator, text)
     result = run.producer("run", str(run.path), "--yes")
     assert result.returncode == 0, result.stderr
@@ -59,4 +59,4 @@ def test_an_endpoint_with_another_template_is_left_while_the_run_goes_on(
     assert "prompt count off" in beta["off"]
     bought = Counter(row["endpoint"] for row in run.rows())
     assert 20 <= bought["beta/bf16"] < bought["alpha/bf16"]
-    assert bought.total() == 300
+    assert bought.total() == 180

@@ -56,8 +56,9 @@ def run_demo(directory: Path) -> Exit:
 
 
 def _start_emulator(home: Path) -> tuple[Child, str]:
-    ready = home / "emulator.url"
-    command = ["emulator", "--config", str(home / "emulator.toml"), "--ready-file", str(ready)]
+    ready = (home / "emulator.url").resolve()
+    config = (home / "emulator.toml").resolve()
+    command = ["emulator", "--config", str(config), "--ready-file", str(ready)]
     emulator = Child("emulator", command, {}, home / "logs" / "emulator.log")
     deadline = time.monotonic() + EMULATOR_START_S
     while not ready.exists():

@@ -17,8 +17,9 @@ def test_demo_completes_with_a_real_model_and_leaves_no_process(
     that it wrote, and leaves no process behind."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OPENROUTER", "REDIS"))}
     result = subprocess.run(
-        [sys.executable, "-m", "producer", "demo", "--directory", str(tmp_path)],
+        [sys.executable, "-m", "producer", "demo"],
         env=environment,
+        cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -27,7 +28,7 @@ def test_demo_completes_with_a_real_model_and_leaves_no_process(
     )
     assert result.returncode == 0, result.stderr
     assert "1 rows set aside in rejects/ (1 empty prompt)" in result.stderr
-    (run,) = tmp_path.iterdir()
+    (run,) = (tmp_path / "runs").iterdir()
     rows = ds.dataset(run / "completions", format="parquet", partitioning="hive").to_table()
     assert f"{rows.num_rows} done + 0 failed" in result.stderr
     assert {"instructions", "chat"} <= set(rows.column("dataset").to_pylist())

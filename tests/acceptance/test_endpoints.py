@@ -231,7 +231,9 @@ def test_when_no_endpoint_is_left_the_run_pauses_and_goes_on_by_itself(
     stopped(run, producer)
 
 
-@pytest.mark.parametrize("routing", ["cheapest", "openrouter"])
+@pytest.mark.parametrize(
+    "routing", [pytest.param("cheapest", marks=pytest.mark.slow), "openrouter"]
+)
 def test_a_price_that_rises_unseen_is_not_paid(
     start_emulator, make_run, write_prompts, wait_for, routing: str
 ) -> None:

@@ -36,6 +36,7 @@ path = "{path}"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_an_endpoint_with_another_template_is_left_while_the_run_goes_on(
     start_emulator, make_run, write_prompts

@@ -73,7 +73,9 @@ def endpoint(status, tag: str):
     return next(e for e in status["endpoints"] if e["tag"] == tag)
 
 
-@pytest.mark.parametrize("kind", ["rate_limit_429", "unavailable_503"])
+@pytest.mark.parametrize(
+    "kind", ["rate_limit_429", pytest.param("unavailable_503", marks=pytest.mark.slow)]
+)
 def test_an_endpoint_that_refuses_loses_its_traffic_and_regains_it(
     start_emulator, make_run, write_prompts, wait_for, kind
 ) -> None:
@@ -161,6 +163,7 @@ def test_an_answer_of_an_excluded_provider_never_reaches_the_data(
     assert status["spent_usd"] == pytest.approx(float(emulator.books()["total_usd"]), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_with_every_endpoint_down_the_fleet_probes_and_recovers_by_itself(
     start_emulator, make_run, write_prompts, wait_for
 ) -> None:

@@ -177,6 +177,7 @@ def test_killed_redis_comes_back_with_everything(fleet: Fleet, wait_for) -> None
     assert _bought_twice(fleet.run) == 0
 
 
+@pytest.mark.slow
 def test_a_consumer_that_has_stopped_is_noticed_and_its_worker_replaced(
     start_emulator, make_run, write_prompts, wait_for
 ) -> None:

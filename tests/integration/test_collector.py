@@ -204,6 +204,7 @@ def assert_complete(valkey: Valkey, directory: Path, completions: int) -> None:
     assert list(directory.rglob(".part-*")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_kills_at_random_moments_lose_and_double_nothing(
     valkey: Valkey, tmp_path: Path, collector: Callable[..., Process]

@@ -50,7 +50,7 @@ def _of_entry(renderer: Renderer, entry: Mapping[str, Any]) -> int | None:
         digits = token.removeprefix(IN_WORDS)
         return int(digits) if digits.isdecimal() else None
     try:
-        return renderer.ids_by_bytes.get(bytes(spelt or ()))
+        return renderer.ids_by_bytes.get(bytes(spelt)) if isinstance(spelt, list) else None
     except (TypeError, ValueError):
         return None
 

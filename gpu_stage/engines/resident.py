@@ -1,0 +1,82 @@
+"""The whole target in memory, as transformers loads it.
+
+In: a model folder. Out: an `Engine`. The decoder layers are transformers' own; hooks take the
+residual stream where it leaves the wanted layers, and the head is not run.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from fleet.errors import ConfigError
+from gpu_stage.engines.attention import PACKED
+from gpu_stage.engines.layers import Layers, default_layers
+from gpu_stage.engines.packing import Pack
+from gpu_stage.engines.states import Engine, States
+
+
+class ResidentEngine(Engine):
+    """A target that fits into memory."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        dtype: torch.dtype = torch.bfloat16,
+        layers: Layers | None = None,
+        device_map: str | None = None,
+    ) -> None:
+        """
+        Args:
+            layers: which states; None: the default of the engines that run the draft.
+            device_map: where the layers go, as in transformers (`auto`); None: the CPU.
+
+        Raises:
+            ConfigError: the folder's model has layers that look through a window, which packing
+                does not know.
+        """
+        config = AutoConfig.from_pretrained(folder).get_text_config()
+        if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+            raise ConfigError(
+                f"{folder}: has layers of sliding-window attention, which are not packed yet"
+            )
+        self.layers = layers or default_layers(config.num_hidden_layers)
+        self.hidden_size, self.dtype = config.hidden_size, dtype
+        self._model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, device_map=device_map, attn_implementation=PACKED
+        ).eval()
+        self._body = self._model.get_decoder()
+        self._seen: dict[int, torch.Tensor] = {}
+        for index in {*self.layers.aux, self.layers.last}:
+            self._watch(index)
+
+    def _watch(self, index: int) -> None:
+        """Take h[index] whenever it is made."""
+        source = self._body.layers[index - 1] if index else self._body.embed_tokens
+
+        def keep(_module: torch.nn.Module, _inputs: Any, output: Any) -> None:
+            self._seen[index] = output[0] if isinstance(output, tuple) else output
+
+        source.register_forward_hook(keep)
+
+    @torch.inference_mode()
+    def states(self, pack: Pack) -> States:
+        device = self._body.embed_tokens.weight.device
+        self._body(
+            input_ids=pack.ids[None].to(device),  # [1, T]
+            position_ids=pack.positions[None].to(device),
+            boundaries=pack.boundaries,
+            use_cache=False,
+        )
+        seen = {index: states[0].cpu() for index, states in self._seen.items()}  # [T, H]
+        self._seen.clear()
+        aux = torch.stack([seen[index] for index in self.layers.aux], dim=1)  # [T, 3, H]
+        return States(aux, seen[self.layers.last])
+
+    @torch.inference_mode()
+    def logits(self, last: torch.Tensor) -> torch.Tensor:
+        norm, head = self._body.norm, self._model.get_output_embeddings()
+        device = head.weight.device
+        return head(norm(last.to(device))).float().cpu()  # type: ignore[no-any-return]

@@ -4,14 +4,14 @@ In: a model folder. Out: an `Engine`. The decoder layers are transformers' own; 
 residual stream where it leaves the wanted layers, and the head is not run.
 """
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from fleet.errors import ConfigError
-from gpu_stage.engines.attention import PACKED
+from gpu_stage.engines.attention import PACKED, refuse_windows
 from gpu_stage.engines.layers import Layers, default_layers
 from gpu_stage.engines.packing import Pack
 from gpu_stage.engines.states import Engine, States
@@ -34,18 +34,21 @@ class ResidentEngine(Engine):
             device_map: where the layers go, as in transformers (`auto`); None: the CPU.
 
         Raises:
-            ConfigError: the folder's model has layers that look through a window, which packing
-                does not know.
+            ConfigError: the folder's model has layers that packing does not know.
         """
         config = AutoConfig.from_pretrained(folder).get_text_config()
-        if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
-            raise ConfigError(
-                f"{folder}: has layers of sliding-window attention, which are not packed yet"
-            )
+        refuse_windows(folder, config)
         self.layers = layers or default_layers(config.num_hidden_layers)
-        self.hidden_size, self.dtype = config.hidden_size, dtype
+        self.hidden_size, self.vocabulary = config.hidden_size, config.vocab_size
+        self.dtype = dtype
         self._model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, device_map=device_map, attn_implementation=PACKED
+            folder,
+            dtype=dtype,
+            device_map=device_map,
+            attn_implementation=PACKED,
+            # On the CPU the plain loop over experts: no kernel is faster there, and it is what
+            # `streamed` equals bit for bit.
+            experts_implementation=None if device_map else "eager",
         ).eval()
         self._body = self._model.get_decoder()
         self._seen: dict[int, torch.Tensor] = {}
@@ -62,21 +65,21 @@ class ResidentEngine(Engine):
         source.register_forward_hook(keep)
 
     @torch.inference_mode()
-    def states(self, pack: Pack) -> States:
+    def states(self, packs: Sequence[Pack]) -> Iterator[States]:
         device = self._body.embed_tokens.weight.device
-        self._body(
-            input_ids=pack.ids[None].to(device),  # [1, T]
-            position_ids=pack.positions[None].to(device),
-            boundaries=pack.boundaries,
-            use_cache=False,
-        )
-        seen = {index: states[0].cpu() for index, states in self._seen.items()}  # [T, H]
-        self._seen.clear()
-        aux = torch.stack([seen[index] for index in self.layers.aux], dim=1)  # [T, 3, H]
-        return States(aux, seen[self.layers.last])
+        wanted = (*self.layers.aux, self.layers.last)
+        for pack in packs:
+            self._body(
+                input_ids=pack.ids[None].to(device),  # [1, T]
+                position_ids=pack.positions[None].to(device),
+                boundaries=pack.boundaries,
+                use_cache=False,
+            )
+            seen = {index: states[0].cpu() for index, states in self._seen.items()}  # [T, H]
+            self._seen.clear()
+            yield States(torch.stack([seen[index] for index in wanted], dim=1))
 
     @torch.inference_mode()
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         norm, head = self._body.norm, self._model.get_output_embeddings()
-        device = head.weight.device
-        return head(norm(last.to(device))).float().cpu()  # type: ignore[no-any-return]
+        return head(norm(last.to(head.weight.device))).float()  # type: ignore[no-any-return]

@@ -4,6 +4,7 @@
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,10 +17,16 @@ from gpu_stage.engines.packing import Pack
 class States:
     """States of a pack, on the CPU, in the engine's dtype."""
 
-    #: h at the three aux layers.
-    aux: torch.Tensor  # [T, 3, H]
-    #: h[L], before the final norm.
-    last: torch.Tensor  # [T, H]
+    #: h at the three aux layers, then h[L] before the final norm.
+    all: torch.Tensor  # [T, 4, H]
+
+    @property
+    def aux(self) -> torch.Tensor:  # [T, 3, H]
+        return self.all[:, :-1]
+
+    @property
+    def last(self) -> torch.Tensor:  # [T, H]
+        return self.all[:, -1]
 
 
 class Engine(ABC):
@@ -27,12 +34,16 @@ class Engine(ABC):
 
     layers: Layers
     hidden_size: int
+    vocabulary: int
     dtype: torch.dtype
 
     @abstractmethod
-    def states(self, pack: Pack) -> States:
-        """The states of every token of a pack."""
+    def states(self, packs: Sequence[Pack]) -> Iterator[States]:
+        """The states of every token of each pack, in order.
+
+        What is read at once is the engine's own matter: one pack, or all of them layer by layer.
+        """
 
     @abstractmethod
     def logits(self, last: torch.Tensor) -> torch.Tensor:
-        """Head and final norm over `last`: [T, H] -> [T, V], in float32."""
+        """Head and final norm over `last`: [T, H] -> [T, V], in float32, where the head is."""

@@ -55,3 +55,9 @@ class Keys:
         if name not in SCRIPT_KEYS:
             raise AttributeError(f"the ledger has no key {name!r}")
         return self._prefix + name
+
+
+def work_claim(folder: str, name: str) -> str:
+    """The claim of a GPU worker on a piece of work: a string, until a minute after its last
+    sign of life. It belongs to no run: a set is made of several."""
+    return f"fleet:work:{folder}:{name}"

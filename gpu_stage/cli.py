@@ -1,9 +1,11 @@
 """The `gpu-stage` command: one function per subcommand, a few lines over the module it names."""
 
+import importlib
 import json
 import logging
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Literal, NoReturn
 
 import redis
@@ -96,6 +98,81 @@ def merge(
     for reason, count in record["overall"]["dropped"].items():
         out.print(f"  {count:>9,} left out: {reason}", highlight=False)
     out.print(f"Wrote {directory}/card.md", highlight=False)
+
+
+@cli.command()
+def extract(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|SET", help="A run, or the folder of a training set.")
+    ],
+    directory: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where the shards go: SET/hidden.")
+    ] = None,
+    target: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The target's weights; a run's is its run.target."),
+    ] = None,
+    engine: Annotated[
+        Literal["resident", "streamed", "vllm"],
+        typer.Option(help="The whole target in memory; a layer at a time; a vLLM server."),
+    ] = "resident",
+    storage: Annotated[
+        Literal["bf16", "fp8"], typer.Option(help="Two bytes a value, or one with scales.")
+    ] = "bf16",
+    layers: Annotated[
+        str, typer.Option(help="The three aux layers, such as 2,30,58; default: the engines' own.")
+    ] = "",
+    shard_size: Annotated[str, typer.Option(help="Most bytes of a shard.")] = "4GB",
+    pack_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens that go through the target at once.")
+    ] = 8192,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, cuda:1, or the URL of a vLLM server.")
+    ] = "auto",
+    spool: Annotated[
+        str, typer.Option(help="Most bytes of the folder: waits for training to consume; 0: off.")
+    ] = "0",
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Measure, say what it will take, and stop.")
+    ] = False,
+    queue: Annotated[
+        bool, typer.Option("--queue", help="By the workers of the queue `gpu`, at REDIS_URL.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make hidden states of all samples."""
+    command = _extract_command()
+    wishes = command.Wishes(
+        source, directory, target, engine, storage, layers, shard_size, pack_tokens, device, spool
+    )
+    work = command.work_for(wishes)
+    if plan:
+        command.show_plan(work, as_json=as_json)
+    else:
+        url = _redis_url() if queue else None
+        raise typer.Exit(command.extract(work, queue_url=url, as_json=as_json))
+
+
+@cli.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(metavar="SHARD|DIR", help="A shard, or a folder of them.")],
+    check: Annotated[
+        bool, typer.Option("--check", help="Read all of it, and hold it against its checksum.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what shards of hidden states hold."""
+    _extract_command().show_shards(path, check=check, as_json=as_json)
+
+
+def _extract_command() -> ModuleType:
+    """What needs torch is imported by the commands that need it."""
+    try:
+        return importlib.import_module("gpu_stage.extract_command")
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{error.name} is not installed: pip install 'eagle-fleet[gpu]'"
+        ) from error
 
 
 @cli.command("export-conversations")

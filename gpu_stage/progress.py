@@ -1,4 +1,4 @@
-"""How far the making of samples is: a bar on a terminal, silence elsewhere."""
+"""How far a stage is: a bar on a terminal, silence elsewhere."""
 
 import time
 from types import TracebackType
@@ -8,11 +8,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class Bar:
-    """Rows judged of all, with rows and tokens a second."""
+    """Rows done of all, with rows and tokens a second."""
 
-    def __init__(self, console: Console, rows: int) -> None:
+    def __init__(self, console: Console, stage: str, rows: int) -> None:
         self._bar = Progress(
-            TextColumn("tokens"),
+            TextColumn(stage),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rates]}"),
@@ -20,7 +20,7 @@ class Bar:
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("tokens", total=rows, rates="")
+        self._task = self._bar.add_task(stage, total=rows, rates="")
         self._began, self._tokens = time.monotonic(), 0
 
     def __enter__(self) -> "Bar":

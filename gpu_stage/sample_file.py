@@ -1,15 +1,10 @@
-"""A samples file being made: claimed by one process, whole or absent, marked with its recipe.
+"""A samples file, marked with the recipe that it was made by.
 
-In: record batches of `SAMPLES`, a recipe's digest. Out: the file under its final name, with the
-digest in its Parquet metadata. Invariants: the file stands under its name only when its bytes are
-on the disk; of two processes that want to make it, one does. The claim is a lock on the temporary
-file, so it ends with the process that has it, and what a dead one left is written over.
+In: record batches of `SAMPLES`, a recipe's digest, a claimed file. Out: the file under its final
+name, with the digest in its Parquet metadata.
 """
 
-import fcntl
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fleet import __version__
+from gpu_stage.claimed_file import finish
 from gpu_stage.samples import SAMPLES
 
 RECIPE = b"eagle_fleet.recipe"
@@ -47,38 +43,6 @@ def sizes(path: Path) -> tuple[int, int]:
     return footer.num_rows, sum(column.num_values for column in groups)
 
 
-@contextmanager
-def claim(path: Path) -> Iterator[BinaryIO | None]:
-    """The temporary file of `path`, empty; None while another process has it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_of(path)
-    with temporary.open("ab") as file:
-        if not _lock(file) or not _is(file, temporary):
-            yield None
-            return
-        try:
-            file.truncate(0)
-            file.seek(0)
-            yield file
-        finally:
-            if _is(file, temporary):  # not written, or not to its end
-                temporary.unlink()
-
-
-def claimed(path: Path) -> bool:
-    """Whether a process is making this samples file."""
-    try:
-        with temporary_of(path).open("rb") as file:
-            return not _lock(file)
-    except FileNotFoundError:
-        return False
-
-
-def temporary_of(path: Path) -> Path:
-    """Readers skip names with a leading dot."""
-    return path.with_name(f".{path.name}.tmp")
-
-
 def write(file: BinaryIO, path: Path, batches: Iterable[pa.RecordBatch], digest: str) -> None:
     """Write a claimed file and give it its name."""
     metadata = {RECIPE: digest, WRITER: f"eagle-fleet {__version__}"}
@@ -92,10 +56,7 @@ def write(file: BinaryIO, path: Path, batches: Iterable[pa.RecordBatch], digest:
     ) as writer:
         for group in _groups(batches):
             writer.write_table(pa.Table.from_batches(group).cast(schema))
-    file.flush()
-    os.fsync(file.fileno())
-    temporary_of(path).replace(path)
-    _sync(path.parent)
+    finish(file, path)
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
@@ -112,26 +73,3 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
     if group:
         yield group
 
-
-def _lock(file: BinaryIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is(file: BinaryIO, path: Path) -> bool:
-    """Whether `path` is still the open file: it may have got its final name meanwhile."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

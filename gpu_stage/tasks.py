@@ -1,17 +1,20 @@
 """The Celery app of the GPU stage.
 
-`celery -A gpu_stage worker -Q tokens`. A task message carries the name of a part and where its
-run is; what is to be done, the worker sees on the disk. So a message that comes twice does
-nothing, and one that is lost is sent again by `gpu-stage tokens --queue`.
+`celery -A gpu_stage worker -Q tokens`, or `-Q gpu -P solo` on a machine with one. A task message
+carries the name of a part or shard and where it belongs; what is to be done, the worker sees on the
+disk. So a message that comes twice does nothing, and one that is lost is sent again by the command
+that waits for it (`--queue`).
 """
 
 import logging
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import redis
 from celery import Celery, signals
 
-from fleet import run_config
+from fleet import broker, run_config
 from fleet.app import make_app
 from fleet.log import setup
 from fleet.settings import Settings
@@ -22,6 +25,9 @@ log = logging.getLogger(__name__)
 
 #: The queue and the task bear the stage's name.
 TOKENS = "tokens"
+#: What needs a GPU has one queue, since it has one set of machines.
+GPU = "gpu"
+EXTRACT = "extract"
 
 settings = Settings.from_environment()
 app: Celery = make_app(settings.redis_url.reveal())
@@ -40,6 +46,32 @@ def tokens(run_file: str, part: str) -> str:
     outcome = tokenise(config.directory, config.directory / part, recipe, lambda *_: None)
     log.info("%s: %s", part, outcome, extra={"action": TOKENS, "run": config.run.name})
     return outcome
+
+
+@app.task(name=EXTRACT, queue=GPU, bind=True)
+def extract(self: Any, folder: str, shard: str) -> str:
+    """Make one shard of hidden states.
+
+    Args:
+        folder: of the shards, under the same path on every machine.
+        shard: its path under the folder.
+    """
+    # A worker of the queue `tokens` has no torch.
+    from gpu_stage.gpu_worker import extract_shard
+
+    def tell(state: dict[str, Any]) -> None:
+        # No result backend: Flower shows what the event says, as the task's state.
+        self.send_event("task-progress", **state)
+
+    outcome = extract_shard(client(), folder, shard, tell)
+    log.info("%s: %s", shard, outcome, extra={"action": EXTRACT, "folder": folder})
+    return outcome
+
+
+@lru_cache(maxsize=1)
+def client() -> redis.Redis:
+    """The Redis that claims are kept in."""
+    return broker.connect(settings.redis_url.reveal())
 
 
 @signals.setup_logging.connect

@@ -81,7 +81,7 @@ def tokenise_here(config: RunConfig, processes: int) -> Made:
     parts, there = new_parts(config, recipe)
     made = Made(Counter({Outcome.UP_TO_DATE: there} if there else {}))
     count = min(processes or os.cpu_count() or 1, len(parts))
-    with Bar(err, row_count(parts)) as bar:
+    with Bar(err, "tokens", row_count(parts)) as bar:
         for event in crew.make(config.directory, parts, recipe, count):
             match event:
                 case crew.Judged(_, rows, tokens):

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fleet.errors import InputError
-from gpu_stage import sample_file
+from gpu_stage import claimed_file, sample_file
 from gpu_stage.judge import Row, judge
 from gpu_stage.recipe import Recipe
 from gpu_stage.samples import SAMPLES, samples_of
@@ -55,7 +55,7 @@ def tokenise(directory: Path, part: Path, recipe: Recipe, tell: Tell) -> Outcome
         OSError: the disk is full or fails; the samples are made anew the next time.
     """
     path = samples_of(directory, part)
-    with sample_file.claim(path) as file:
+    with claimed_file.claim(path) as file:
         if up_to_date(directory, part, recipe):
             return Outcome.UP_TO_DATE
         if file is None:

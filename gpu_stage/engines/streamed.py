@@ -10,6 +10,7 @@ and the numbers are those of `resident`.
 
 import json
 import re
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -105,6 +106,18 @@ class StreamedEngine(Engine):
                 del weights
                 yield index, layer
                 empty(layer)
+
+    @torch.inference_mode()
+    def layer_seconds(self, index: int, pack: Pack) -> float:
+        """How long one layer computes over a pack: the second time, and without reading it."""
+        layer = self._body.layers[index]
+        fill(layer, self._load.read(f"layers.{index}.", layer), self._how)
+        states = self._body.embed_tokens(pack.ids.to(self._device))
+        self._through(layer, states, pack).sum().item()
+        began = time.perf_counter()
+        self._through(layer, states, pack).sum().item()  # `item` waits for a GPU
+        empty(layer)
+        return time.perf_counter() - began
 
     def _through(self, layer: torch.nn.Module, states: torch.Tensor, pack: Pack) -> torch.Tensor:
         positions = pack.positions[None].to(self._device)  # [1, T]

@@ -13,7 +13,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from gpu_stage.sample_file import temporary_of
+from gpu_stage.claimed_file import temporary_of
 from gpu_stage.samples import samples_of
 
 #: Most that a process may use beside the interpreter, its libraries and the tokenizer.

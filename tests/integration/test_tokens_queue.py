@@ -14,7 +14,7 @@ import pytest
 from fleet import broker, run_config
 from fleet.app import make_app
 from fleet.errors import FleetError
-from gpu_stage import sample_file, token_queue
+from gpu_stage import claimed_file, sample_file, sending
 from gpu_stage.samples import samples_of
 from gpu_stage.tasks import TOKENS
 from gpu_stage.token_queue import tokenise_by_queue
@@ -42,8 +42,8 @@ def url(tmp_path: Path) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes seconds on a fleet takes as little as it can."""
-    monkeypatch.setattr(token_queue, "POLL_S", 0.05)
-    monkeypatch.setattr(token_queue, "IDLE_S", 1.5)
+    monkeypatch.setattr(sending, "POLL_S", 0.05)
+    monkeypatch.setattr(sending, "IDLE_S", 1.5)
 
 
 @contextmanager
@@ -110,7 +110,7 @@ def test_a_worker_with_another_recipe_is_noticed(run: Path, url: str) -> None:
 
     def other() -> None:
         client.brpop([TOKENS], timeout=20)
-        with sample_file.claim(path) as file:
+        with claimed_file.claim(path) as file:
             assert file is not None
             sample_file.write(file, path, [], "another recipe")
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fleet.errors import InputError
-from gpu_stage import sample_file
+from gpu_stage import claimed_file, sample_file
 from gpu_stage.samples import SAMPLES, samples_of
 from gpu_stage.tokenise import Outcome
 
@@ -148,7 +148,7 @@ def test_ids_that_came_with_a_response_are_the_sample(run: Path, make: Make) -> 
 def test_what_a_dead_process_left_is_written_over(run: Path, make: Make) -> None:
     """A torn temporary file does not reach the samples, and does not stay."""
     part = kit.write_part(run, [kit.row(0)])
-    torn = sample_file.temporary_of(samples_of(run, part))
+    torn = claimed_file.temporary_of(samples_of(run, part))
     torn.parent.mkdir(parents=True)
     torn.write_bytes(b"PAR1 torn" * 1000)
     assert make(part) is Outcome.MADE
@@ -168,13 +168,13 @@ def test_of_two_processes_one_makes_a_part(run: Path, make: Make) -> None:
     """While one has claimed the part, another lets it be, and disturbs nothing."""
     part = kit.write_part(run, [kit.row(0)])
     path = samples_of(run, part)
-    with sample_file.claim(path) as file:
+    with claimed_file.claim(path) as file:
         assert file is not None
         file.write(b"half")
         assert make(part) is Outcome.BUSY
-        assert sample_file.claimed(path)
-        assert sample_file.temporary_of(path).read_bytes() in (b"", b"half")
-    assert not sample_file.claimed(path)
+        assert claimed_file.claimed(path)
+        assert claimed_file.temporary_of(path).read_bytes() in (b"", b"half")
+    assert not claimed_file.claimed(path)
     assert make(part) is Outcome.MADE
 
 
@@ -186,7 +186,7 @@ def test_a_claim_that_comes_late_leaves_the_finished_file_alone(
     part = kit.write_part(run, [kit.row(0)])
     make(part)
     path = samples_of(run, part)
-    temporary, whole = sample_file.temporary_of(path), path.read_bytes()
+    temporary, whole = claimed_file.temporary_of(path), path.read_bytes()
     path.rename(temporary)
     lock = fcntl.flock
 
@@ -195,7 +195,7 @@ def test_a_claim_that_comes_late_leaves_the_finished_file_alone(
         lock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with sample_file.claim(path) as file:
+    with claimed_file.claim(path) as file:
         assert file is None
     assert path.read_bytes() == whole
 

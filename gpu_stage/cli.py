@@ -155,7 +155,9 @@ def extract(
 
 @cli.command()
 def inspect(
-    path: Annotated[Path, typer.Argument(metavar="SHARD|DIR", help="A shard, or a folder of them.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="SHARD|DIR", help="A shard, or a folder of them.")
+    ],
     check: Annotated[
         bool, typer.Option("--check", help="Read all of it, and hold it against its checksum.")
     ] = False,

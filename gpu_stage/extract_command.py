@@ -21,7 +21,7 @@ from gpu_stage.hidden.index import Storage
 from gpu_stage.hidden.inspect import inspect, summary
 from gpu_stage.hidden.make import Outcome
 from gpu_stage.hidden.order import EngineName, Order
-from gpu_stage.hidden.source import Source, open_source
+from gpu_stage.hidden.source import open_source
 from gpu_stage.hidden.target import layers_of, look_at, text_config
 
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "": 1}

@@ -72,4 +72,3 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
             group, rows, tokens = [], 0, 0
     if group:
         yield group
-

@@ -61,7 +61,7 @@ class Sending(Generic[Piece]):
 
     def go_on(self, app: Celery, client: redis.Redis) -> dict[Piece, str]:
         """Send what has to be sent, then wait a moment; what is given up, with the reason."""
-        if self._due(int(client.llen(self._kind.queue))):  # type: ignore[arg-type]
+        if self._due(int(client.llen(self._kind.queue))):
             self._times += 1
             if self._times > MOST_SENT:
                 left, self.left = self.left, {}

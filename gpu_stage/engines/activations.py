@@ -1,6 +1,6 @@
 """The states of a chunk of samples while its layers go by: in memory, or on the disk by size.
 
-    T   tokens of the chunk    H   hidden size
+T   tokens of the chunk    H   hidden size
 """
 
 import tempfile

@@ -7,14 +7,11 @@ boundaries of the pack reach it as a keyword that the models hand through.
 """
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
-
-from fleet.errors import ConfigError
 
 PACKED = "packed"
 
@@ -47,19 +44,6 @@ def packed_attention(
 
 def no_mask(**_: Any) -> None:
     """`packed_attention` needs none."""
-
-
-def refuse_windows(folder: Path, config: Any) -> None:
-    """
-    Raises:
-        ConfigError: the model has layers that look through a window, which packing does not know.
-    """
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    if kinds or getattr(config, "use_sliding_window", False):
-        raise ConfigError(
-            f"{folder}: has layers of {', '.join(sorted(kinds)) or 'sliding-window attention'}, "
-            "which are not packed yet; every layer must see all that stands before it"
-        )
 
 
 AttentionInterface.register(PACKED, packed_attention)

@@ -20,7 +20,7 @@ Projections = dict[str, dict[str, torch.Tensor]]
 GATE, UP, DOWN = "gate_proj", "up_proj", "down_proj"
 
 
-class StoredExperts(torch.nn.Module):
+class StoredExperts(torch.nn.Module):  # type: ignore[misc]
     """Stands where transformers puts a module of stacked expert weights."""
 
     def __init__(self, act_fn: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype) -> None:
@@ -42,7 +42,7 @@ class StoredExperts(torch.nn.Module):
         result = torch.zeros_like(hidden_states)
         # Experts and rows in the order of transformers' loop, so that sums are rounded alike.
         for expert in torch.unique(top_k_index).tolist():
-            slot, token = torch.where(top_k_index.T == expert)
+            slot, token = torch.where(expert == top_k_index.T)
             made = self._run(expert, hidden_states[token]) * top_k_weights[token, slot, None]
             result.index_add_(0, token, made.to(result.dtype))
         return result

@@ -51,9 +51,7 @@ class Loader:
         for name in self.checkpoint.names(below):
             base, _, end = name.rpartition(".")
             found[base][end] = self._own(self.checkpoint.get(below + name))
-        state = {
-            name: self._made(below, name, found) for name in module.state_dict(keep_vars=True)
-        }
+        state = {name: self._made(below, name, found) for name in module.state_dict(keep_vars=True)}
         paths = [path for path, one in module.named_modules() if isinstance(one, StoredExperts)]
         experts = {path: self._experts(below + path, path, found) for path in paths}
         self.checkpoint.release()

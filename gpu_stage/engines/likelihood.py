@@ -44,7 +44,9 @@ def likelihood(
         ValueError: temperature is not above 0, or top_p not in (0, 1].
     """
     if temperature <= 0 or not 0 < top_p <= 1:
-        raise ValueError(f"temperature {temperature} and top_p {top_p}: above 0; above 0, at most 1")
+        raise ValueError(
+            f"temperature {temperature} and top_p {top_p}: above 0; above 0, at most 1"
+        )
     size = max(1, CHUNK_ELEMENTS // vocabulary)
     parts = [
         _of_chunk(logits_of(chunk) / temperature, tokens, top_p)

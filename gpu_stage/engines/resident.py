@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
-from gpu_stage.engines.attention import PACKED, refuse_windows
+from gpu_stage.engines.attention import PACKED
 from gpu_stage.engines.layers import Layers, default_layers
 from gpu_stage.engines.packing import Pack
 from gpu_stage.engines.states import Engine, States
+from gpu_stage.engines.target_config import read_config
 
 
 class ResidentEngine(Engine):
@@ -36,8 +37,7 @@ class ResidentEngine(Engine):
         Raises:
             ConfigError: the folder's model has layers that packing does not know.
         """
-        config = AutoConfig.from_pretrained(folder).get_text_config()
-        refuse_windows(folder, config)
+        config = read_config(folder)
         self.layers = layers or default_layers(config.num_hidden_layers)
         self.hidden_size, self.vocabulary = config.hidden_size, config.vocab_size
         self.dtype = dtype
@@ -82,4 +82,4 @@ class ResidentEngine(Engine):
     @torch.inference_mode()
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         norm, head = self._body.norm, self._model.get_output_embeddings()
-        return head(norm(last.to(head.weight.device))).float()  # type: ignore[no-any-return]
+        return head(norm(last.to(head.weight.device))).float()

@@ -1,6 +1,6 @@
 """What an engine gives for a pack, and the interface of engines.
 
-    T   tokens    H   hidden size    V   vocabulary
+T   tokens    H   hidden size    V   vocabulary
 """
 
 from abc import ABC, abstractmethod

@@ -13,21 +13,23 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn.functional import linear
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from gpu_stage.engines.activations import HostMemory
-from gpu_stage.engines.attention import PACKED, refuse_windows
+from gpu_stage.engines.attention import PACKED
 from gpu_stage.engines.checkpoint import Checkpoint
 from gpu_stage.engines.dequantise import Quantised, quantised
 from gpu_stage.engines.layer_weights import Loader, empty, fill, without_experts
 from gpu_stage.engines.layers import Layers, default_layers
 from gpu_stage.engines.packing import Pack
 from gpu_stage.engines.states import Engine, States
+from gpu_stage.engines.target_config import read_config
 
 
 class StreamedEngine(Engine):
@@ -52,8 +54,7 @@ class StreamedEngine(Engine):
             ConfigError: the folder's weights cannot be read, are quantised in a way that is not
                 known, or its model has layers that packing does not know.
         """
-        config = AutoConfig.from_pretrained(folder).get_text_config()
-        refuse_windows(folder, config)
+        config = read_config(folder)
         self.layers = layers or default_layers(config.num_hidden_layers)
         self.hidden_size, self.vocabulary = config.hidden_size, config.vocab_size
         self.dtype, self._device = dtype, torch.device(device)
@@ -77,7 +78,7 @@ class StreamedEngine(Engine):
             ends.append(ends[-1] + len(pack.ids))
         pinned = self._device.type == "cuda"
         chunk = self._memory.states(ends[-1], self.hidden_size, self.dtype, pinned=pinned)
-        parts = [chunk[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+        parts = [chunk[start:end] for start, end in pairwise(ends)]
         for part, pack in zip(parts, packs, strict=True):
             part[:, -1] = self._body.embed_tokens(pack.ids.to(self._device))
         self._keep(0, chunk)
@@ -155,4 +156,6 @@ def _storage(folder: Path) -> Quantised:
 def _in_float32(model: Any) -> re.Pattern[str] | None:
     """What transformers keeps in float32 when it loads this class, by the same pattern."""
     names = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
-    return re.compile("|".join(rf"(?:^|\.){re.escape(n)}(?:$|\.)" for n in names)) if names else None
+    return (
+        re.compile("|".join(rf"(?:^|\.){re.escape(n)}(?:$|\.)" for n in names)) if names else None
+    )

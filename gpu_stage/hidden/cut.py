@@ -49,7 +49,9 @@ class Work:
 
     @cached_property
     def pieces(self) -> list[Piece]:
-        most = max(1, self.order.shard_bytes // token_bytes(self.order.hidden_size, self.order.storage))
+        most = max(
+            1, self.order.shard_bytes // token_bytes(self.order.hidden_size, self.order.storage)
+        )
         return [piece for part in self.source.parts for piece in _cut(part, most)]
 
     @cached_property

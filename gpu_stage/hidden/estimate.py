@@ -117,7 +117,7 @@ def _layer_speed(work: Work, folder: Path) -> float:
         folder, layers=Layers(order.layers.aux, order.layers.last), device=order.device
     )
     pack = make_pack([list(range(min(order.pack_tokens, engine.vocabulary)))])
-    return len(pack.ids) / engine.layer_seconds(last, pack)
+    return float(len(pack.ids) / engine.layer_seconds(last, pack))
 
 
 def _existing(folder: Path) -> Path:

@@ -33,7 +33,7 @@ def inspect(path: Path, *, check: bool) -> dict[str, Any]:
     if check:
         shard.check()
     states = shard.hidden_states(0, GLANCE_TOKENS).float()  # [t, 4, H]
-    index = msgspec.to_builtins(shard.index)
+    index: dict[str, Any] = msgspec.to_builtins(shard.index)
     return index | {
         "checked": check,
         "finite": bool(torch.isfinite(states).all()),

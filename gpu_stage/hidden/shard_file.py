@@ -86,7 +86,7 @@ class Shape:
     @cached_property
     def bytes(self) -> int:
         sizes = (torch.Size(s).numel() * dtype.itemsize for dtype, s in self.tensors().values())
-        return len(self.header()) + sum(sizes)
+        return len(self.header()) + int(sum(sizes))
 
 
 def token_bytes(hidden_size: int, storage: Storage) -> int:
@@ -160,13 +160,16 @@ class Shard:
                 "short or is not the shard that its index is of; delete both and extract again"
             )
         try:
-            self._file = safe_open(path, framework="pt")
+            file: Any = safe_open(path, framework="pt")
         except SafetensorError as error:
-            raise InputError(f"{path}: not safetensors ({error}); delete it and extract again") from error
-        if (self._file.metadata() or {}).get("format") != FORMAT or set(
-            self._file.keys()
-        ) != set(shape.tensors()):
+            raise InputError(
+                f"{path}: not safetensors ({error}); delete it and extract again"
+            ) from error
+        if (file.metadata() or {}).get("format") != FORMAT or set(file.keys()) != set(
+            shape.tensors()
+        ):
             raise InputError(f"{path}: safetensors, but not {FORMAT}; move it elsewhere")
+        self._file = file
 
     def check(self) -> None:
         """Hold the content against its checksum, which reads all of it.
@@ -196,7 +199,9 @@ class Shard:
 
     def hidden_states(self, start: int = 0, end: int | None = None) -> torch.Tensor:
         """bf16 [end - start, S, H] of tokens; only their pages are read."""
-        values: torch.Tensor = self._file.get_slice(HIDDEN)[start : self.index.tokens if end is None else end]
+        values: torch.Tensor = self._file.get_slice(HIDDEN)[
+            start : self.index.tokens if end is None else end
+        ]
         if self.index.contract.storage == "bf16":
             return values
         return float8.from_float8(values, self._get(SCALE)[start:end])

@@ -50,10 +50,14 @@ class SourcePart:
         """
         try:
             table = pq.read_table(
-                self.path, columns=["prompt_length", "completion_length", "fidelity"], partitioning=None
+                self.path,
+                columns=["prompt_length", "completion_length", "fidelity"],
+                partitioning=None,
             )
         except (pa.ArrowInvalid, KeyError) as error:
-            raise InputError(f"{self.path}: not a file of samples ({error}); move it away") from error
+            raise InputError(
+                f"{self.path}: not a file of samples ({error}); move it away"
+            ) from error
         columns = (column.to_pylist() for column in table.columns)
         return [
             0 if fidelity == "rejected" else prompt + completion
@@ -108,8 +112,8 @@ def open_source(path: Path) -> Source:
         source = Source(run.directory, parts, run.config.target if run.config else None)
     if not source.parts:
         raise InputError(
-            f"{path}: no samples there; `gpu-stage tokens` makes those of a run, `gpu-stage merge` a "
-            "set of them"
+            f"{path}: no samples there; `gpu-stage tokens` makes those of a run, `gpu-stage merge` "
+            "a set of them"
         )
     return source
 

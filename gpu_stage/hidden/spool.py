@@ -1,4 +1,4 @@
-"""A bounded folder of shards, between the extraction that fills it and the training that empties it.
+"""A bounded folder of shards, between extraction, which fills it, and training, which empties it.
 
 Extraction waits where a shard would not fit; training deletes a shard once no epoch needs it any
 more, and leaves its index, which says that the shard was made. So either side may be killed and
@@ -28,7 +28,11 @@ def used_bytes(folder: Path) -> int:
 
 
 def reserve(
-    folder: Path, most_bytes: int, need_bytes: int, take: Callable[[], None], wait: Callable[[], None]
+    folder: Path,
+    most_bytes: int,
+    need_bytes: int,
+    take: Callable[[], object],
+    wait: Callable[[], None],
 ) -> None:
     """Wait until `need_bytes` fit, then take them.
 

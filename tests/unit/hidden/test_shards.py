@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import hidden_kit as kit
@@ -84,7 +85,7 @@ def test_shards_hold_the_states_of_every_sample(run: Path, target: Path) -> None
     for path in shards(todo.folder):
         shard = Shard(path)
         bounds = shard.bounds.tolist()
-        for n, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        for n, (start, end) in enumerate(pairwise(bounds)):
             name, ids, span = samples[seen]
             assert (shard.index.samples[n].prompt_id, seen) == (name, seen)
             assert shard.input_ids[start:end].tolist() == ids

@@ -17,6 +17,7 @@ from benchmarks import (
     collector,
     emulator_load,
     feeder,
+    hidden,
     machine,
     outage,
     peers,
@@ -54,6 +55,7 @@ SUBJECTS: dict[str, Callable[[Sizes], Any]] = {
     "outage": lambda sizes: outage.measure(sizes.outage_s),
     "tokens": lambda sizes: tokens.measure(sizes.token_rows),
     "recover": lambda sizes: recover.measure(sizes.target_rows),
+    "hidden": lambda sizes: hidden.measure(sizes.hidden_rows),
     "resume": lambda sizes: resume.measure(*sizes.resume, sizes.resume_limit_s),
 }
 

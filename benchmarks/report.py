@@ -93,6 +93,18 @@ RESUME = """## Starting a large run again
 """
 
 
+HIDDEN = """## Hidden states
+
+{rows} sampled completions of SmolLM2 with their prompts, {tokens:,} tokens, in bf16, the median of
+three turns. **loop** pads batches of {batch} to their longest sample and asks transformers for
+`output_hidden_states`; **resident** packs samples and keeps four states; **streamed** has one layer
+in memory and the next on its way.
+"""
+HIDDEN_FILES = """
+States of that size to disk and back, `fsync` included, page cache warm. **plain** is `write` and
+`mmap` of the same bytes; **torch.save** one file a sample; **checked** reads for
+the checksum alone.
+"""
 OUTAGE = """## An endpoint goes down and comes back
 
 Three endpoints, {in_flight} requests in flight, answers of a second. For {seconds:.0f} s the one
@@ -110,6 +122,7 @@ def page(results: dict[str, Any]) -> str:
     parts.append(COLLECTOR.format(**results["collector"]))
     parts.append(_tokens(results["tokens"]))
     parts.append(_recover(results["recover"]))
+    parts.append(_hidden(results["hidden"]))
     parts.append(_outage(results["outage"]))
     parts.append(_resume(results["resume"]))
     emulator = results["emulator"]
@@ -216,6 +229,39 @@ def _recover(recover: dict[str, Any]) -> str:
     found = _table(recover_report.HEAD, recover_report.body(recover))
     sure = _table(recover_report.CUT_HEAD, recover_report.cuts(recover))
     return f"{text}\n{found}{recover_report.CUTS}\n{sure}"
+
+
+def _hidden(hidden: dict[str, Any]) -> str:
+    if not hidden:
+        return "## Hidden states\n\nNot measured: no samples in ../shared/data here.\n"
+    ways, files = hidden["ways"], hidden["files"]
+    speeds = [
+        (
+            name,
+            f"{way['per_s']:,.0f}",
+            _ratio(ways["resident"]["per_s"], way["per_s"]),
+            f"{way['peak_mb']:,.0f}",
+        )
+        for name, way in ways.items()
+    ]
+    disk = [
+        (
+            name,
+            f"{file['write_gb_s']:.2f}",
+            _ratio(files["shard"]["write_gb_s"], file["write_gb_s"]),
+            f"{file['read_gb_s']:.2f}",
+            _ratio(files["shard"]["read_gb_s"], file["read_gb_s"]),
+        )
+        for name, file in files.items()
+    ]
+    return "\n".join(
+        (
+            HIDDEN.format(**hidden, tokens=ways["resident"]["tokens"]),
+            _table(("", "tokens per second", "resident over it", "peak MB"), speeds),
+            HIDDEN_FILES,
+            _table(("", "write GB/s", "shard over it", "read GB/s", "shard over it"), disk),
+        )
+    )
 
 
 def _resume(resume: dict[str, Any]) -> str:

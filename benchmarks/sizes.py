@@ -30,6 +30,8 @@ class Sizes:
     token_rows: int
     #: Completions that the target reads to find their ids.
     target_rows: int
+    #: Completions whose hidden states are made.
+    hidden_rows: int
 
 
 FULL = Sizes(
@@ -49,6 +51,7 @@ FULL = Sizes(
     outage_s=12,
     token_rows=20_000,
     target_rows=120,
+    hidden_rows=24,
 )
 SMOKE = Sizes(
     throughput=(Case(8, 16, 0.5, 30),),
@@ -60,4 +63,5 @@ SMOKE = Sizes(
     outage_s=4,
     token_rows=40,
     target_rows=4,
+    hidden_rows=2,
 )

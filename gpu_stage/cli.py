@@ -167,6 +167,39 @@ def inspect(
     _extract_command().show_shards(path, check=check, as_json=as_json)
 
 
+@cli.command("export-hidden")
+def export_hidden(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of shards.")],
+    style: Annotated[
+        Literal["speculators", "specforge"], typer.Option("--format", help="Whose files to write.")
+    ],
+    directory: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")],
+    target: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The target's weights (specforge).")
+    ] = None,
+) -> None:
+    """Write hidden states as another trainer reads them."""
+    count = _extract_command().export_hidden(folder, style, directory, target)
+    out.print(f"Wrote {count:,} samples to {directory}", highlight=False)
+
+
+@cli.command("import-hidden")
+def import_hidden(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Another trainer's folder.")],
+    style: Annotated[
+        Literal["speculators", "specforge"], typer.Option("--format", help="Whose files they are.")
+    ],
+    directory: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where shards go.")],
+    target: Annotated[Path, typer.Option(metavar="DIR", help="The target's weights.")],
+    shard_size: Annotated[str, typer.Option(help="Most bytes of a shard.")] = "1GB",
+) -> None:
+    """Make shards of hidden states that another trainer's tools extracted."""
+    command = _extract_command()
+    most = command.size_bytes(shard_size)
+    count, shards = command.import_hidden(folder, style, directory, target, most)
+    out.print(f"{count:,} samples in {shards:,} shards in {directory}", highlight=False)
+
+
 def _extract_command() -> ModuleType:
     """What needs torch is imported by the commands that need it."""
     try:

@@ -15,6 +15,7 @@ from gpu_stage.console import Exit, err, out
 from gpu_stage.hidden import order as orders
 from gpu_stage.hidden.cut import Work
 from gpu_stage.hidden.estimate import Plan, make_plan, measure
+from gpu_stage.hidden.exchange import export_hidden, import_hidden
 from gpu_stage.hidden.extract import Extracted, extract_here
 from gpu_stage.hidden.extract_queue import extract_by_queue
 from gpu_stage.hidden.index import Storage
@@ -23,6 +24,8 @@ from gpu_stage.hidden.make import Outcome
 from gpu_stage.hidden.order import EngineName, Order
 from gpu_stage.hidden.source import open_source
 from gpu_stage.hidden.target import layers_of, look_at, text_config
+
+__all__ = ["export_hidden", "import_hidden"]
 
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "": 1}
 

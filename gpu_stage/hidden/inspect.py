@@ -16,7 +16,7 @@ GLANCE_TOKENS = 256
 
 def shards_below(folder: Path) -> list[Path]:
     """All finished shards, in order; those that were consumed too."""
-    found = sorted(p for p in folder.rglob("*.json") if p.with_suffix("").suffix)
+    found = sorted(folder.rglob("part-*.json"))
     return [path.with_suffix(".safetensors") for path in found]
 
 

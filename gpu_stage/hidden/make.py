@@ -3,24 +3,24 @@
 In: a piece of work, an engine. Out: the shard and its index under their names, or nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
-from itertools import accumulate
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import torch
 
-from fleet import __version__
 from fleet.errors import InputError
 from gpu_stage.claimed_file import claim, finish
 from gpu_stage.engines.packing import make_pack, packs
 from gpu_stage.engines.states import Engine
 from gpu_stage.hidden import spool
 from gpu_stage.hidden.cut import Piece, Work
-from gpu_stage.hidden.index import Index, Sample, index_of
-from gpu_stage.hidden.shard_file import Writer, mask_of
+from gpu_stage.hidden.index import Index, index_of
+from gpu_stage.hidden.shard_file import mask_of
 from gpu_stage.hidden.source import SampleRow
+from gpu_stage.hidden.write import Read, write_shard
 
 
 class Outcome(StrEnum):
@@ -72,7 +72,7 @@ def make_shard(work: Work, piece: Piece, engine: Callable[[], Engine], watch: Wa
             lambda: file.truncate(shape.bytes),
             watch.waiting,
         )
-        index = _written(Writer(file, shape), work, piece, engine(), watch)
+        index = _written(file, work, piece, engine(), watch)
         if not watch.still_mine():
             return Outcome.BUSY
         finish(file, path)
@@ -80,32 +80,21 @@ def make_shard(work: Work, piece: Piece, engine: Callable[[], Engine], watch: Wa
     return Outcome.MADE
 
 
-def _written(writer: Writer, work: Work, piece: Piece, engine: Engine, watch: Watch) -> Index:
-    samples = _samples(piece)
-    groups = packs([sample.ids for sample in samples], work.order.pack_tokens)
+def _written(file: BinaryIO, work: Work, piece: Piece, engine: Engine, watch: Watch) -> Index:
+    rows = _samples(piece)
+    groups = packs([row.ids for row in rows], work.order.pack_tokens)
     made = [make_pack(group) for group in groups]
-    for pack, states in zip(made, engine.states(made), strict=True):
-        writer.add(states.all)
-        watch.done(len(pack.boundaries) - 1, len(pack.ids))
-    masks = [mask_of(sample.spans, len(sample.ids)) for sample in samples]
-    bounds = torch.tensor([0, *accumulate(len(sample.ids) for sample in samples)])
-    digest, error = writer.finish(torch.cat([pack.ids for pack in made]), torch.cat(masks), bounds)
-    rows = [
-        Sample(sample.prompt_id, sample.dataset, len(mask), int(mask.sum()))
-        for sample, mask in zip(samples, masks, strict=True)
+
+    def states() -> Iterator[torch.Tensor]:
+        for pack, some in zip(made, engine.states(made), strict=True):
+            yield some.all
+            watch.done(len(pack.boundaries) - 1, len(pack.ids))
+
+    samples = [
+        Read(row.prompt_id, row.dataset, torch.tensor(row.ids), mask_of(row.spans, len(row.ids)))
+        for row in rows
     ]
-    return Index(
-        contract=work.contract(piece),
-        engine=work.order.engine,
-        hidden_size=work.order.hidden_size,
-        tokens=piece.tokens,
-        loss_tokens=sum(row.loss_tokens for row in rows),
-        samples=rows,
-        bytes=piece.shape(work.order).bytes,
-        xxh3_128=digest,
-        float8_error=error,
-        writer=f"eagle-fleet {__version__}",
-    )
+    return write_shard(file, work.contract(piece), work.order.engine, samples, states())
 
 
 def _samples(piece: Piece) -> list[SampleRow]:

@@ -164,9 +164,11 @@ def _write_shard(path: Path, states: torch.Tensor) -> None:
 
 
 def _read_shard(path: Path) -> None:
-    """As `Shard` reads: mapped by safetensors, copied by whoever uses it."""
+    """As `Shard` reads: mapped by safetensors, a sample at a time."""
     with safe_open(path, "pt") as file:
-        file.get_slice(HIDDEN_STATES)[:].clone()
+        states = file.get_slice(HIDDEN_STATES)
+        for start in range(0, states.get_shape()[0], SAMPLE_TOKENS):
+            states[start : start + SAMPLE_TOKENS].clone()
 
 
 def _write_plain(path: Path, states: torch.Tensor) -> None:
@@ -180,9 +182,11 @@ def _write_plain(path: Path, states: torch.Tensor) -> None:
 
 
 def _touch(path: Path) -> None:
-    """Map the file and read all of it, as training copies it to the device."""
+    """Map the file and read all of it, as much at a time as a sample has."""
+    size = SAMPLE_TOKENS * STATES * HIDDEN * 2
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
-        torch.frombuffer(mapped, dtype=torch.uint8).clone()
+        for part in torch.frombuffer(mapped, dtype=torch.uint8).split(size):
+            part.clone()
 
 
 def _write_saved(path: Path, states: torch.Tensor) -> None:
@@ -200,10 +204,12 @@ def _read_saved(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    run, chosen = _way(sys.argv[1]), _samples(int(sys.argv[2]))
+    chosen = _samples(int(sys.argv[2]))
+    idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run = _way(sys.argv[1])
     run(chosen[:1])  # what happens once
     began, count = time.perf_counter(), sum(map(len, chosen))
     run(chosen)
     seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - idle) / 1024
     print(json.dumps({"tokens": count, "per_s": count / seconds, "peak_mb": peak}))

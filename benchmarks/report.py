@@ -257,7 +257,7 @@ def _hidden(hidden: dict[str, Any]) -> str:
     return "\n".join(
         (
             HIDDEN.format(**hidden, tokens=ways["resident"]["tokens"]),
-            _table(("", "tokens per second", "resident over it", "peak MB"), speeds),
+            _table(("", "tokens per second", "resident over it", "MB above idle"), speeds),
             HIDDEN_FILES,
             _table(("", "write GB/s", "shard over it", "read GB/s", "shard over it"), disk),
         )

@@ -101,6 +101,30 @@ def merge(
 
 
 @cli.command()
+def audit(
+    run: RunPath,
+    target: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The target's weights: run.target.")
+    ] = None,
+    tokens: Annotated[
+        int, typer.Option(min=0, help="Most completion tokens of a provider; 0: all.")
+    ] = 50_000,
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="The drift that does not matter, in nats a token.")
+    ] = 0.03,
+    engine: Annotated[
+        Literal["resident", "streamed", "vllm"], typer.Option(help="As in extract.")
+    ] = "resident",
+    device: Annotated[str, typer.Option(help="As in extract.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Hold what providers sent against the target: who serves another model? Exit status 1: one."""
+    command = _with_torch("audit_command")
+    wishes = command.Wishes(run, target, tokens, tolerance, engine, device)
+    raise typer.Exit(command.audit(wishes, as_json=as_json))
+
+
+@cli.command()
 def extract(
     source: Annotated[
         Path, typer.Argument(metavar="RUN|SET", help="A run, or the folder of a training set.")
@@ -141,7 +165,7 @@ def extract(
     as_json: AsJson = False,
 ) -> None:
     """Make hidden states of all samples."""
-    command = _extract_command()
+    command = _with_torch("extract_command")
     wishes = command.Wishes(
         source, directory, target, engine, storage, layers, shard_size, pack_tokens, device, spool
     )
@@ -164,7 +188,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show what shards of hidden states hold."""
-    _extract_command().show_shards(path, check=check, as_json=as_json)
+    _with_torch("extract_command").show_shards(path, check=check, as_json=as_json)
 
 
 @cli.command("export-hidden")
@@ -179,7 +203,7 @@ def export_hidden(
     ] = None,
 ) -> None:
     """Write hidden states as another trainer reads them."""
-    count = _extract_command().export_hidden(folder, style, directory, target)
+    count = _with_torch("extract_command").export_hidden(folder, style, directory, target)
     out.print(f"Wrote {count:,} samples to {directory}", highlight=False)
 
 
@@ -194,16 +218,16 @@ def import_hidden(
     shard_size: Annotated[str, typer.Option(help="Most bytes of a shard.")] = "1GB",
 ) -> None:
     """Make shards of hidden states that another trainer's tools extracted."""
-    command = _extract_command()
+    command = _with_torch("extract_command")
     most = command.size_bytes(shard_size)
     count, shards = command.import_hidden(folder, style, directory, target, most)
     out.print(f"{count:,} samples in {shards:,} shards in {directory}", highlight=False)
 
 
-def _extract_command() -> ModuleType:
+def _with_torch(module: str) -> ModuleType:
     """What needs torch is imported by the commands that need it."""
     try:
-        return importlib.import_module("gpu_stage.extract_command")
+        return importlib.import_module(f"gpu_stage.{module}")
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"{error.name} is not installed: pip install 'eagle-fleet[gpu]'"

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fleet.errors import ConfigError
 from gpu_stage.console import Exit, err, out
 from gpu_stage.hidden import order as orders
@@ -23,7 +21,7 @@ from gpu_stage.hidden.inspect import inspect, summary
 from gpu_stage.hidden.make import Outcome
 from gpu_stage.hidden.order import EngineName, Order
 from gpu_stage.hidden.source import open_source
-from gpu_stage.hidden.target import layers_of, look_at, text_config
+from gpu_stage.hidden.target import layers_of, look_at, pick_device, text_config
 
 __all__ = ["export_hidden", "import_hidden"]
 
@@ -69,7 +67,7 @@ def work_for(wishes: Wishes) -> Work:
         shard_bytes=size_bytes(wishes.shard_size),
         engine=wishes.engine,
         pack_tokens=wishes.pack_tokens,
-        device=_device(wishes.device),
+        device=_device(wishes),
         spool_bytes=size_bytes(wishes.spool),
     )
     return Work((wishes.out or source.directory / "hidden").resolve(), order, source)
@@ -130,10 +128,10 @@ def _numbers(text: str) -> tuple[int, ...] | None:
         raise ConfigError(f"--layers {text}: three numbers, such as 2,30,58") from None
 
 
-def _device(wanted: str) -> str:
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return wanted
+def _device(wishes: Wishes) -> str:
+    if wishes.engine == "vllm" and not wishes.device.startswith("http"):
+        raise ConfigError("--engine vllm: name the server with --device http://HOST:PORT")
+    return pick_device(wishes.device)
 
 
 def _needs(work: Work) -> str:

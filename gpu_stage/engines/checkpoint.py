@@ -69,11 +69,19 @@ class Checkpoint:
         """A tensor of the text model, on the CPU: its pages are read when it is used."""
         return self._get(self._prefix + name)
 
+    @property
+    def tied(self) -> bool:
+        """Whether the output embedding is the input embedding."""
+        return self._head_name() is None
+
     def head(self) -> torch.Tensor:
-        """The output embedding, [V, H]; a tied one is the input embedding."""
-        before = self._prefix.removesuffix("model.")
-        name = next((n for n in (before + HEAD, HEAD) if n in self._where), None)
+        """The output embedding, [V, H]."""
+        name = self._head_name()
         return self._get(name) if name else self.get("embed_tokens.weight")
+
+    def _head_name(self) -> str | None:
+        before = self._prefix.removesuffix("model.")
+        return next((name for name in (before + HEAD, HEAD) if name in self._where), None)
 
     def bytes_below(self, below: str) -> int:
         """Bytes of the tensors below a module, as they lie on the disk."""

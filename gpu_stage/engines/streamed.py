@@ -69,7 +69,13 @@ class StreamedEngine(Engine):
         for name in ("embed_tokens.", "norm."):
             module = self._body.get_submodule(name[:-1])
             fill(module, self._load.read(name, module), self._how)
-        self._head = self._load.checkpoint.head().to(self._device, dtype, copy=True)
+        self._head = self._own_head()
+
+    def _own_head(self) -> torch.Tensor:  # [V, H]
+        checkpoint = self._load.checkpoint
+        if checkpoint.tied:
+            return self._body.embed_tokens.weight
+        return checkpoint.head().to(self._device, self.dtype, copy=True)
 
     @torch.inference_mode()
     def states(self, packs: Sequence[Pack]) -> Iterator[States]:

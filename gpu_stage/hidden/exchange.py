@@ -8,11 +8,12 @@ from types import ModuleType
 import msgspec
 
 from fleet.errors import InputError
+from gpu_stage.engines.final_norm import read_norm
 from gpu_stage.files import whole_folder
 from gpu_stage.hidden.index import Contract, Source, index_of
 from gpu_stage.hidden.inspect import shards_below
 from gpu_stage.hidden.peers import specforge, speculators
-from gpu_stage.hidden.peers.plain import Plain, final_norm
+from gpu_stage.hidden.peers.plain import Plain
 from gpu_stage.hidden.shard_file import Shard, token_bytes
 from gpu_stage.hidden.target import layers_of, look_at
 from gpu_stage.hidden.write import Read, write_shard
@@ -34,7 +35,7 @@ def export_hidden(folder: Path, style: str, out: Path, target: Path | None) -> i
     shards = shards_below(folder)
     if not shards:
         raise InputError(f"{folder}: no shards there; `gpu-stage extract` makes them")
-    norm = final_norm(target) if target else None
+    norm = read_norm(target) if target else None
     with whole_folder(out) as made:
         return int(FORMATS[style].write(made, _samples(shards), norm))
 
@@ -64,7 +65,7 @@ def import_hidden(
         ConfigError: `out` is there, or the target cannot be read.
         InputError: a file is not what it should be, or is of another hidden size.
     """
-    norm, layers = final_norm(target), layers_of(target, None)
+    norm, layers = read_norm(target), layers_of(target, None)
     samples = FORMATS[style].read(folder, norm)
     size = len(norm.weight)
     seen = hashlib.sha256(f"{style} {folder.resolve()}".encode()).hexdigest()

@@ -5,12 +5,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fleet.errors import ConfigError
 from gpu_stage.engines import layers as engine_layers
 from gpu_stage.engines.checkpoint import fingerprint
 from gpu_stage.engines.resident import ResidentEngine
 from gpu_stage.engines.states import Engine
 from gpu_stage.engines.streamed import StreamedEngine
+from gpu_stage.engines.vllm import VllmEngine
 from gpu_stage.hidden.index import Layers, Target
 from gpu_stage.hidden.order import EngineName, Order
 
@@ -79,7 +82,32 @@ def engine_for(order: Order) -> Engine:
 @lru_cache(maxsize=1)
 def _engine(folder: Path, weights: str, layers: Layers, engine: EngineName, device: str) -> Engine:
     """`weights` is there for the cache: a folder whose files change is loaded again."""
-    chosen = engine_layers.Layers(layers.aux, layers.last)
+    return load_engine(folder, engine_layers.Layers(layers.aux, layers.last), engine, device)
+
+
+def load_engine(folder: Path, layers: engine_layers.Layers, engine: str, device: str) -> Engine:
+    """A target loaded.
+
+    Args:
+        device: `cpu`, `cuda`, `cuda:1`, or the URL of a vLLM server.
+
+    Raises:
+        ConfigError: the folder cannot be loaded, or no server answers.
+    """
     if engine == "streamed":
-        return StreamedEngine(folder, layers=chosen, device=device)
-    return ResidentEngine(folder, layers=chosen, device_map=None if device == "cpu" else "auto")
+        return StreamedEngine(folder, layers=layers, device=device)
+    if engine == "vllm":
+        return VllmEngine(folder, device, layers)
+    return ResidentEngine(folder, layers=layers, device_map=_device_map(device))
+
+
+def _device_map(device: str) -> str | None:
+    """All of this process's GPUs, or the one that is named."""
+    return {"cpu": None, "cuda": "auto"}.get(device, device)
+
+
+def pick_device(wanted: str) -> str:
+    """What `auto` is on this machine."""
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return wanted

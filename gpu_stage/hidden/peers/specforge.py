@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from fleet.errors import ConfigError, InputError
-from gpu_stage.hidden.peers.plain import FinalNorm, Plain
+from gpu_stage.engines.final_norm import FinalNorm
+from gpu_stage.hidden.peers.plain import Plain
 
 GROUP = 2000
 KEYS = ("input_ids", "loss_mask", "hidden_state", "aux_hidden_state")

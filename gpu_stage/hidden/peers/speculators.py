@@ -18,7 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fleet.errors import InputError
-from gpu_stage.hidden.peers.plain import FinalNorm, Plain
+from gpu_stage.engines.final_norm import FinalNorm
+from gpu_stage.hidden.peers.plain import Plain
 
 DATA = "data-00000-of-00001.arrow"
 FEATURES = {"input_ids": "int64", "loss_mask": "int64"}

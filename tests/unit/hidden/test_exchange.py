@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from fleet.errors import ConfigError, InputError
+from gpu_stage.engines.final_norm import read_norm
 from gpu_stage.extract_command import Wishes, work_for
 from gpu_stage.hidden import order as orders
 from gpu_stage.hidden.exchange import export_hidden, import_hidden
 from gpu_stage.hidden.extract import extract_here
 from gpu_stage.hidden.inspect import shards_below, summary
-from gpu_stage.hidden.peers.plain import final_norm
 from gpu_stage.hidden.shard_file import Shard
 
 LENGTHS = [12, 30, 5]
@@ -89,7 +89,7 @@ def test_specforge_files_are_what_its_trainer_reads(
     aux = torch.cat([theirs.hidden_states[n] for n in (2, 4, 5)], dim=-1)
     assert torch.allclose(first["aux_hidden_state"], aux, atol=0.02, rtol=0.02)
     assert import_hidden(out, "specforge", tmp_path / "ours", target, 10**9) == (3, 1)
-    again, norm = everything(tmp_path / "ours"), final_norm(target)
+    again, norm = everything(tmp_path / "ours"), read_norm(target)
     assert again[:2] == (ids, mask) and torch.equal(again[2][:, :3], states[:, :3])
     assert torch.allclose(norm.of(again[2][:, 3]), norm.of(states[:, 3]), atol=0.03, rtol=0.02)
 
@@ -99,7 +99,7 @@ def test_the_norm_is_the_models_own(target: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.bfloat16)
     last = torch.randn(9, kit.HIDDEN).to(torch.bfloat16)
     with torch.inference_mode():
-        assert torch.equal(final_norm(target).of(last), model.model.norm(last))
+        assert torch.equal(read_norm(target).of(last), model.model.norm(last))
 
 
 def test_what_is_not_theirs_is_refused_by_name(hidden: Path, target: Path, tmp_path: Path) -> None:

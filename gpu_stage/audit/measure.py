@@ -1,0 +1,109 @@
+"""Evidence about one sample from its last states, as any engine gives them.
+
+T   tokens of a sample    C   tokens of its completion    H   hidden size
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fleet.errors import ConfigError
+from fleet.run_config import RunConfig
+from gpu_stage.audit.verdict import Evidence
+from gpu_stage.engines.likelihood import likelihood
+from gpu_stage.engines.states import Engine
+
+#: Fields of a request that change what is sampled, and that are not modelled.
+UNMODELLED = (
+    "top_k",
+    "min_p",
+    "top_a",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "response_format",
+    "structured_outputs",
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the run asked for its tokens to be sampled."""
+
+    temperature: float
+    top_p: float
+
+
+def rule_of(config: RunConfig) -> Rule:
+    """
+    Raises:
+        ConfigError: the run samples in a way that leaves nothing to hold its tokens against.
+    """
+    sampling = config.sampling
+    if sampling.temperature <= 0:
+        raise ConfigError(
+            f"{config.path}: sampling.temperature = 0: a greedy answer has no distribution to be "
+            "held against; such a run cannot be audited this way"
+        )
+    for field in UNMODELLED:
+        if sampling.extra.get(field):
+            raise ConfigError(
+                f"{config.path}: sampling.extra.{field} changes what is sampled in a way that the "
+                "audit does not model; such a run cannot be audited this way"
+            )
+    return Rule(sampling.temperature, sampling.top_p)
+
+
+def evidence_of(
+    engine: Engine,
+    last: torch.Tensor,  # [T, H]
+    ids: torch.Tensor,  # [T] int64
+    spans: Sequence[tuple[int, int]],
+    rule: Rule,
+    stated: Sequence[float] = (),
+) -> Evidence:
+    """What the target thinks of the tokens in `spans`.
+
+    Args:
+        last: h[L] of the sample, before the final norm.
+        spans: half-open ranges of `ids` that the provider's model wrote.
+        stated: log-probabilities that the provider gave with them, at temperature 1 as engines
+            report them, from the first token of the completion on; empty: none.
+    """
+    places = torch.cat([torch.arange(start, end) for start, end in spans])
+    before, tokens = last[places - 1], ids[places]
+    found = likelihood(
+        engine.logits, before, tokens, temperature=rule.temperature, top_p=rule.top_p
+    )
+    possible = found.log_p.isfinite()
+    surprise = (-found.log_p - found.entropy)[possible]
+    gaps = _gaps(engine, before, tokens, rule, found.log_p, stated)
+    return Evidence(
+        samples=1,
+        tokens=int(possible.sum()),
+        surprise=float(surprise.sum(dtype=torch.float64)),
+        variance=float(found.variance[possible].sum(dtype=torch.float64)),
+        impossible=int((~possible).sum()),
+        stated=len(gaps),
+        stated_gap=float(gaps.sum()),
+        stated_distance=float(gaps.abs().sum()),
+    )
+
+
+def _gaps(
+    engine: Engine,
+    before: torch.Tensor,
+    tokens: torch.Tensor,
+    rule: Rule,
+    log_p: torch.Tensor,
+    stated: Sequence[float],
+) -> torch.Tensor:
+    """Stated minus the target's log-probability, of the tokens that have one."""
+    count = min(len(stated), len(tokens))
+    if not count:
+        return torch.empty(0)
+    if (rule.temperature, rule.top_p) != (1.0, 1.0):
+        log_p = likelihood(engine.logits, before[:count], tokens[:count]).log_p
+    return torch.tensor(stated[:count], dtype=torch.float64) - log_p[:count].cpu()

@@ -1,0 +1,134 @@
+"""A run audited: chosen samples sent through the target, sums kept, verdicts made.
+
+In: a run, a target's engine. Out: the record of `audit.json`. Killed and started again, it goes on
+behind the last packs whose evidence was kept.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from fleet.run_config import RunConfig
+from gpu_stage.audit.choose import Choice, Chosen, choose, read_chosen
+from gpu_stage.audit.measure import Rule, evidence_of
+from gpu_stage.audit.store import Key, Store, key_of
+from gpu_stage.audit.verdict import Evidence
+from gpu_stage.engines.packing import make_pack, packs
+from gpu_stage.engines.states import Engine
+from gpu_stage.runs import Run
+
+#: Evidence is kept after so many seconds at the latest.
+KEEP_S = 20.0
+PACK_TOKENS = 8192
+#: So many tokens, prompts included, are in memory at a time; `streamed` reads its weights once for
+#: them.
+CHUNK_TOKENS = 1_000_000
+
+#: Told of samples and tokens that are done.
+Tell = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, order=True)
+class Group:
+    """Whose completions are counted together."""
+
+    provider: str
+    dataset: str
+    endpoint: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run's samples say."""
+
+    groups: dict[Group, Evidence]
+    choice: Choice
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is audited, and by what."""
+
+    run: Run
+    config: RunConfig
+    rule: Rule
+    #: Fingerprint of the target's weights.
+    target: str
+
+
+def measure(subject: Subject, tokens: int, engine: Callable[[], Engine], tell: Tell) -> Measured:
+    """Evidence about every chosen sample, from what is kept and by the target.
+
+    Args:
+        tokens: most completion tokens of a provider; 0: all.
+        engine: called when there is something to measure.
+    """
+    store = Store(subject.run.directory, subject.target, subject.rule)
+    known, choice = store.read(), choose(subject.run, tokens)
+    groups = defaultdict[Group, Evidence](Evidence)
+
+    def look(missing: list[tuple[Key, Chosen]]) -> None:
+        for sample, evidence in _kept(store, _measured(engine(), subject.rule, missing, tell)):
+            groups[_group(sample)] += evidence
+
+    waiting, size = list[tuple[Key, Chosen]](), 0
+    for key, sample in _chosen(choice, logprobs=subject.config.sampling.logprobs):
+        if key in known:
+            groups[_group(sample)] += known[key]
+            continue
+        waiting.append((key, sample))
+        size += len(sample.ids)
+        if size >= CHUNK_TOKENS:
+            look(waiting)
+            waiting, size = [], 0
+    if waiting:
+        look(waiting)
+    return Measured(dict(sorted(groups.items())), choice)
+
+
+def missing_tokens(subject: Subject, tokens: int) -> int:
+    """Tokens, prompts included, that an audit would send through the target."""
+    known = Store(subject.run.directory, subject.target, subject.rule).read()
+    found = _chosen(choose(subject.run, tokens), logprobs=False)
+    return sum(len(sample.ids) for key, sample in found if key not in known)
+
+
+def _chosen(choice: Choice, *, logprobs: bool) -> Iterator[tuple[Key, Chosen]]:
+    for part, places in choice.rows.values():
+        for sample in read_chosen(part, places, logprobs=logprobs):
+            yield key_of(sample.dataset, sample.prompt_id, sample.ids, sample.spans), sample
+
+
+def _group(sample: Chosen) -> Group:
+    return Group(sample.provider, sample.dataset, sample.endpoint)
+
+
+def _measured(
+    engine: Engine, rule: Rule, missing: list[tuple[Key, Chosen]], tell: Tell
+) -> Iterator[tuple[Key, Chosen, Evidence]]:
+    waiting = iter(missing)
+    made = [make_pack(group) for group in packs([sample.ids for _, sample in missing], PACK_TOKENS)]
+    for pack, states in zip(made, engine.states(made), strict=True):
+        for start, end in pack.spans():
+            key, sample = next(waiting)
+            last, ids = states.last[start:end], pack.ids[start:end]
+            yield key, sample, evidence_of(engine, last, ids, sample.spans, rule, sample.stated)
+        tell(len(pack.boundaries) - 1, len(pack.ids))
+
+
+def _kept(
+    store: Store, found: Iterable[tuple[Key, Chosen, Evidence]]
+) -> Iterator[tuple[Chosen, Evidence]]:
+    """Hand evidence on, and keep it now and then and at the end."""
+    rows: list[tuple[Key, Evidence]] = []
+    kept_at = time.monotonic()
+    try:
+        for key, sample, evidence in found:
+            rows.append((key, evidence))
+            yield sample, evidence
+            if time.monotonic() - kept_at > KEEP_S:
+                store.add(rows)
+                rows, kept_at = [], time.monotonic()
+    finally:
+        store.add(rows)

@@ -1,0 +1,124 @@
+"""From sums to a verdict, at any time and for any number of providers.
+
+In: sums over a provider's tokens. Out: z, an interval for the drift, a verdict. Pure.
+
+One looks at an audit again and again while a run goes on, so the boundary holds at all times at
+once: for a sum S of martingale differences with variance V, normal-mixture boundary of Robbins
+(1970), as in Howard et al., "Time-uniform, nonparametric, nonasymptotic confidence sequences",
+2021, eq. 14:
+
+    P(there is a time with |S| >= sqrt((V + ρ) log((V + ρ) / (ρ α²)))) <= α
+
+exact for normal differences, and here asymptotically, as for any central limit. α is divided by the
+number of providers (Bonferroni).
+"""
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal
+
+Verdict = Literal["passed", "failed", "undecided"]
+
+#: Chance that any faithful provider of a run is ever called unfaithful.
+ALPHA = 0.05
+#: ρ of the boundary, in nats²: it is tightest near V = 10 ρ, here some tens of thousands of tokens.
+MIXTURE = 2_000.0
+#: More of a provider's tokens than this that its nucleus cannot hold: it samples otherwise. Another
+#: engine's rounding moves a token across the edge of the nucleus now and then.
+MOST_IMPOSSIBLE = 0.002
+#: Chance with which the tokens needed for a drift would show it.
+POWER = 0.9
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Sums over completion tokens; they add up."""
+
+    samples: int = 0
+    tokens: int = 0
+    #: Of -log p - H, in nats.
+    surprise: float = 0.0
+    #: Of Var(-log p), in nats squared.
+    variance: float = 0.0
+    #: Tokens that the target gives no probability at all: outside the run's nucleus. They are in
+    #: no other sum.
+    impossible: int = 0
+    #: Tokens whose log-probability the provider stated, and the sum of stated minus the target's.
+    stated: int = 0
+    stated_gap: float = 0.0
+    #: The same without its sign.
+    stated_distance: float = 0.0
+
+    def __add__(self, other: "Evidence") -> "Evidence":
+        return Evidence(
+            *(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__)
+        )
+
+    @property
+    def z(self) -> float:
+        """Standard normal for a faithful provider; 0 without evidence."""
+        return self.surprise / math.sqrt(self.variance) if self.variance > 0 else 0.0
+
+    @property
+    def drift(self) -> float:
+        """Excess negative log-likelihood, in nats a token."""
+        return self.surprise / self.tokens if self.tokens else 0.0
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of one token's surprise, in nats."""
+        return math.sqrt(self.variance / self.tokens) if self.tokens else 0.0
+
+    def half_width(self, alpha: float) -> float:
+        """Half the interval for the drift, in nats a token, that holds at all times with chance
+        1 - alpha."""
+        return boundary(self.variance, alpha) / self.tokens if self.tokens else math.inf
+
+
+def boundary(variance: float, alpha: float) -> float:
+    """How far |S| strays, ever, with chance alpha at most; in nats."""
+    whole = variance + MIXTURE
+    return math.sqrt(whole * math.log(whole / (MIXTURE * alpha**2)))
+
+
+def verdict(evidence: Evidence, alpha: float, tolerance: float) -> Verdict:
+    """
+    Args:
+        alpha: chance to fail a faithful provider, ever.
+        tolerance: the drift that does not matter, in nats a token: passed means that a larger one
+            is ruled out.
+    """
+    off, width = abs(evidence.drift), evidence.half_width(alpha)
+    everything = evidence.tokens + evidence.impossible
+    if evidence.tokens and off > width:
+        return "failed"
+    if everything >= 1 / MOST_IMPOSSIBLE and evidence.impossible > MOST_IMPOSSIBLE * everything:
+        return "failed"
+    return "passed" if evidence.tokens and off + width <= tolerance else "undecided"
+
+
+def tokens_to_see(drift: float, spread: float, alpha: float) -> int:
+    """Tokens after which a drift is seen with chance `POWER`.
+
+    The smallest n with n δ >= boundary(n σ²) + z σ √n, where z is the quantile of `POWER`.
+
+    Args:
+        drift: δ, in nats a token.
+        spread: σ, in nats.
+    """
+    quantile = NormalDist().inv_cdf(POWER)
+
+    def seen(n: int) -> bool:
+        return n * drift >= boundary(n * spread**2, alpha) + quantile * spread * math.sqrt(n)
+
+    if drift <= 0 or spread <= 0:
+        return 0
+    most = 1
+    while not seen(most):
+        most *= 2
+    least = most // 2
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (least, middle) if seen(middle) else (middle, most)
+    return most

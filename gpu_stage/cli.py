@@ -111,7 +111,7 @@ def audit(
     ] = 50_000,
     tolerance: Annotated[
         float, typer.Option(min=0, help="The drift that does not matter, in nats a token.")
-    ] = 0.03,
+    ] = 0.05,
     engine: Annotated[
         Literal["resident", "streamed", "vllm"], typer.Option(help="As in extract.")
     ] = "resident",

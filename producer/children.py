@@ -39,7 +39,7 @@ class Child:
         with log_file.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *command],
-                env={**os.environ, "PYTHONPATH": _our_code(), **environment},
+                env={**os.environ, "PYTHONPATH": our_code(), **environment},
                 # Python looks for modules where it is started: not where the user happens to be,
                 # whose folder `tokens` or `workers` would be taken for ours.
                 cwd=log_file.parent,
@@ -76,7 +76,7 @@ class Child:
         self._process.wait()
 
 
-def _our_code() -> str:
+def our_code() -> str:
     """So that a child runs the code that this process runs."""
     ours = str(Path(fleet.__file__).parents[1])
     return os.pathsep.join(filter(None, [ours, os.environ.get("PYTHONPATH")]))

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from datetime import datetime
 from importlib import resources
@@ -13,11 +15,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from fleet import run_config
+from fleet.cache import smollm2_folder
 from fleet.errors import FleetError
 from fleet.log import setup
 from fleet.settings import Secret, Settings
 from producer.account import Account
-from producer.children import Child
+from producer.children import Child, our_code
 from producer.console import Exit, err, out
 from producer.execute import Order, run_here
 from producer.opening import prepare, write_manifest
@@ -37,6 +40,7 @@ def run_demo(directory: Path) -> Exit:
     template = resources.files("producer") / "templates" / "demo"
     with resources.as_file(template) as source:
         shutil.copytree(source, home)
+    (home / "target").symlink_to(smollm2_folder())
     settings = Settings(api_key=Secret("sk-or-v1-demo"))
     setup(settings.log_level, settings.secrets())
     config = run_config.load(home / "run.toml")
@@ -52,7 +56,32 @@ def run_demo(directory: Path) -> Exit:
         emulator.terminate()
         emulator.wait()
     _show_rows(config.directory)
-    return code
+    return code or _go_on(config.directory)
+
+
+def _go_on(directory: Path) -> Exit:
+    """Token ids, the audit and hidden states, by the commands that a user would call."""
+    run = os.path.relpath(directory)
+    err.print(
+        "\nTo token ids; held against the target itself (Beta serves another temperature than it "
+        "is asked for);\nand through the target, for the hidden states that a draft learns from:"
+    )
+    for command in (
+        ["tokens", run],
+        ["audit", run],
+        ["extract", run],
+        ["inspect", f"{run}/hidden"],
+    ):
+        err.print(f"\n$ gpu-stage {' '.join(command)}", style="bold", highlight=False)
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "gpu_stage", *command],
+            env=os.environ | {"PYTHONPATH": our_code()},
+            check=False,
+        )
+        # The audit's 1 is what it is there for: a provider failed.
+        if done.returncode not in (0, 1 if command[0] == "audit" else 0):
+            return Exit.SOME_FAILED
+    return Exit.OK
 
 
 def _start_emulator(home: Path) -> tuple[Child, str]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import fcntl
 import importlib.metadata
-import os
 import shutil
 import tempfile
 from pathlib import Path
+
+from fleet.cache import smollm2_folder
 
 from . import BackendError
 
@@ -27,7 +28,7 @@ HINT = (
 
 def model_folder() -> Path:
     """The folder of the converted model; converts it when it is not there."""
-    folder = cache_folder()
+    folder = smollm2_folder()
     if (folder / "config.json").exists():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -36,12 +37,6 @@ def model_folder() -> Path:
         if not (folder / "config.json").exists():
             _convert_into(folder, gguf_path())
     return folder
-
-
-def cache_folder() -> Path:
-    """`smollm2-135m` in $EAGLE_FLEET_CACHE, or in ~/.cache/eagle-fleet."""
-    configured = os.environ.get("EAGLE_FLEET_CACHE")
-    return Path(configured or Path.home() / ".cache" / "eagle-fleet") / "smollm2-135m"
 
 
 def gguf_path() -> Path:

@@ -22,8 +22,9 @@ Verdict = Literal["passed", "failed", "undecided"]
 
 #: Chance that any faithful provider of a run is ever called unfaithful.
 ALPHA = 0.05
-#: ρ of the boundary, in nats²: it is tightest near V = 10 ρ, here some tens of thousands of tokens.
-MIXTURE = 2_000.0
+#: ρ of the boundary, in nats². It is tightest near V = 10 ρ, here a few thousand tokens: what is
+#: far off shows early, and at a hundred times as many tokens it costs a tenth of the width.
+MIXTURE = 500.0
 #: More of a provider's tokens than this that its nucleus cannot hold: it samples otherwise. Another
 #: engine's rounding moves a token across the edge of the nucleus now and then.
 MOST_IMPOSSIBLE = 0.002

@@ -1,5 +1,6 @@
 """The first thing a newcomer does."""
 
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,8 @@ def test_demo_completes_with_a_real_model_and_leaves_no_process(
     tmp_path: Path, command_lines
 ) -> None:
     """`producer demo` needs no key: it buys real text from an emulator of its own, shows the rows
-    that it wrote, and leaves no process behind."""
+    that it wrote, finds out who served another temperature, makes hidden states, and leaves no
+    process behind."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OPENROUTER", "REDIS"))}
     result = subprocess.run(
         [sys.executable, "-m", "producer", "demo"],
@@ -35,4 +37,8 @@ def test_demo_completes_with_a_real_model_and_leaves_no_process(
     assert set(rows.column("provider").to_pylist()) == {"Alpha", "Beta"}, "never the fp4 one"
     assert sum(rows.column("completion_tokens").to_pylist()) > 500
     assert "The first 6 rows" in result.stdout
+    verdicts = json.loads((run / "audit.json").read_text())["verdicts"]
+    assert (verdicts["Alpha"] != "failed", verdicts["Beta"]) == (True, "failed")
+    shards = list((run / "hidden").rglob("*.safetensors"))
+    assert len(shards) == len(list((run / "completions").rglob("*.parquet")))
     assert not [line for line in command_lines() if str(tmp_path).encode() in line]

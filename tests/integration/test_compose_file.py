@@ -33,7 +33,7 @@ def command(name: str) -> str:
 def test_the_services_are_the_ones_the_docs_name() -> None:
     """A stage's verb, or the service's own name, is its only name."""
     needed = {"setup", "redis", "worker", "collector", "producer", "flower"}
-    by_profile = {"emulator": "emulator", "metrics": "metrics"}
+    by_profile = {"emulator": "emulator", "metrics": "metrics", "gpu": "gpu"}
     by_profile |= dict.fromkeys(("prometheus", "grafana"), "metrics")
     assert {n: s["profiles"] for n, s in SERVICES.items() if "profiles" in s} == {
         name: [profile] for name, profile in by_profile.items()
@@ -42,9 +42,9 @@ def test_the_services_are_the_ones_the_docs_name() -> None:
 
 
 def test_only_two_base_images_are_pulled() -> None:
-    """Everything but the profile `metrics` is built on two public images."""
+    """All but the profiles `metrics` and `gpu` is built on two public images."""
     stages = dict(re.findall(r"^FROM (\S+)(?: AS (\w+))?$", DOCKERFILE, re.MULTILINE))
-    own = (s for s in SERVICES.values() if "metrics" not in s.get("profiles", []))
+    own = (s for s in SERVICES.values() if s.get("profiles") not in (["metrics"], ["gpu"]))
     images = {service["image"] for service in own} - {OURS}
     assert set(stages) | images == BASES
 

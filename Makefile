@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-slow lint format bench clean
+.PHONY: help demo test test-slow engine-test lint format bench clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -20,10 +20,14 @@ demo: $(VENV)/.installed ## Run the main job end to end on this machine: no key,
 	$(BIN)/producer demo
 
 test: $(VENV)/.installed ## Run the test suite
-	$(BIN)/pytest -m 'not slow' -n 2 --dist worksteal
+	$(BIN)/pytest -m 'not slow and not engine' -n 2 --dist worksteal
 
 test-slow: $(VENV)/.installed ## Run the tests that take minutes
 	$(BIN)/pytest -m slow
+
+engine-test: $(VENV)/.installed ## Hold our output against a real vLLM (its CPU build; minutes, 3.5 GB)
+	../shared/tools/vllm-lab install
+	$(BIN)/pytest -m engine
 
 lint: $(VENV)/.installed ## Check style, types and the direction of imports
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ from pathlib import Path
 from fleet.errors import ConfigError
 from gpu_stage.audit.measure import rule_of
 from gpu_stage.audit.record import make_record, show_record, write_record
-from gpu_stage.audit.run import Subject, measure, missing_tokens
+from gpu_stage.audit.run import Subject, measure, prepare
 from gpu_stage.console import Exit, err, out
 from gpu_stage.engines.layers import default_layers
 from gpu_stage.engines.states import Engine
@@ -53,10 +53,9 @@ def audit(wishes: Wishes, *, as_json: bool) -> int:
         layers = default_layers(int(text_config(target)["num_hidden_layers"]))
         return load_engine(target, layers, wishes.engine, pick_device(wishes.device))
 
-    with Bar(err, "audit", missing_tokens(subject, wishes.tokens)) as bar:
-        measured = measure(
-            subject, wishes.tokens, engine, lambda _, tokens: bar.add(tokens, tokens)
-        )
+    plan = prepare(subject, wishes.tokens)
+    with Bar(err, "audit", plan.choice.samples) as bar:
+        measured = measure(subject, plan, engine, bar.add)
     record = make_record(subject, measured, wishes.tolerance)
     path = write_record(run.directory, record)
     if as_json:

@@ -14,18 +14,19 @@ from gpu_stage.audit.verdict import Evidence
 from gpu_stage.engines.likelihood import likelihood
 from gpu_stage.engines.states import Engine
 
-#: Fields of a request that change what is sampled, and that are not modelled.
-UNMODELLED = (
-    "top_k",
-    "min_p",
-    "top_a",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "response_format",
-    "structured_outputs",
-)
+#: Fields of a request that change what is sampled and are not modelled, and values that do not.
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "top_k": (0, -1, None),
+    "min_p": (0, None),
+    "top_a": (0, None),
+    "frequency_penalty": (0, None),
+    "presence_penalty": (0, None),
+    "repetition_penalty": (1, None),
+    "logit_bias": ({}, None),
+    "response_format": ({"type": "text"}, None),
+    "structured_outputs": (False, None),
+    "tool_choice": ("auto", "none", None),
+}
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ def rule_of(config: RunConfig) -> Rule:
             f"{config.path}: sampling.temperature = 0: a greedy answer has no distribution to be "
             "held against; such a run cannot be audited this way"
         )
-    for field in UNMODELLED:
-        if sampling.extra.get(field):
+    for field, neutral in NEUTRAL.items():
+        if sampling.extra.get(field) not in neutral:
             raise ConfigError(
                 f"{config.path}: sampling.extra.{field} changes what is sampled in a way that the "
                 "audit does not model; such a run cannot be audited this way"
@@ -72,7 +73,11 @@ def evidence_of(
         stated: log-probabilities that the provider gave with them, at temperature 1 as engines
             report them, from the first token of the completion on; empty: none.
     """
-    places = torch.cat([torch.arange(start, end) for start, end in spans])
+    # Nothing stands before the first token that it could be held against.
+    written = [torch.arange(max(start, 1), end) for start, end in spans if end > max(start, 1)]
+    if not written:
+        return Evidence(samples=1)
+    places = torch.cat(written)
     before, tokens = last[places - 1], ids[places]
     found = likelihood(
         engine.logits, before, tokens, temperature=rule.temperature, top_p=rule.top_p

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from fleet import __version__
 from fleet.errors import InputError
 from gpu_stage.audit.choose import FIDELITIES
 from gpu_stage.audit.run import Group, Measured, Subject
-from gpu_stage.audit.verdict import ALPHA, Evidence, tokens_to_see, verdict
+from gpu_stage.audit.verdict import ALPHA, Evidence, Verdict, tokens_to_see, verdict
 from gpu_stage.claimed_file import claim, finish
 
 NAME = "audit.json"
@@ -35,15 +35,18 @@ def make_record(subject: Subject, measured: Measured, tolerance: float) -> Objec
     Raises:
         InputError: no sample's ids are known.
     """
-    providers = defaultdict[str, Evidence](Evidence)
-    for group, evidence in measured.groups.items():
-        providers[group.provider] += evidence
-    if not providers:
+    if not measured.groups:
         raise InputError(
             f"{subject.run.directory}: no sample's ids are known ({', '.join(FIDELITIES)}), so "
             "nothing can be held against the target; `gpu-stage tokens` says why"
         )
-    alpha = ALPHA / len(providers)
+    endpoints = _sums(measured, lambda group: (group.provider, group.endpoint))
+    providers = _sums(measured, lambda group: (group.provider,))
+    alpha = ALPHA / len(endpoints)
+    verdicts = {
+        names: verdict(one, alpha, tolerance, subject.rule.top_p)
+        for names, one in endpoints.items()
+    }
     return {
         "eagle_fleet": __version__,
         "target": {"fingerprint": subject.target},
@@ -52,14 +55,38 @@ def make_record(subject: Subject, measured: Measured, tolerance: float) -> Objec
         "alpha": ALPHA,
         "alpha_each": alpha,
         "tolerance": tolerance,
-        "verdicts": {name: verdict(one, alpha, tolerance) for name, one in providers.items()},
+        "verdicts": {
+            name: _worst([v for names, v in verdicts.items() if names[0] == name])
+            for (name,) in providers
+        },
         "providers": {
             name: _figures(one, alpha) | _needed(one, alpha, tolerance) | _available(measured, name)
-            for name, one in providers.items()
+            for (name,), one in providers.items()
         },
+        "endpoints": [
+            {"provider": names[0], "endpoint": names[1], "verdict": verdicts[names]}
+            | _figures(one, alpha)
+            for names, one in endpoints.items()
+        ],
         "groups": [_group(group) | _figures(one, alpha) for group, one in measured.groups.items()],
         "left_out": dict(measured.choice.left_out),
     }
+
+
+def _sums(
+    measured: Measured, names: Callable[[Group], tuple[str, ...]]
+) -> dict[tuple[str, ...], Evidence]:
+    sums = defaultdict[tuple[str, ...], Evidence](Evidence)
+    for group, evidence in measured.groups.items():
+        sums[names(group)] += evidence
+    return dict(sums)
+
+
+def _worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """A provider passes when all its endpoints do, and fails when one does."""
+    if "failed" in verdicts:
+        return "failed"
+    return "undecided" if "undecided" in verdicts else "passed"
 
 
 def _figures(one: Evidence, alpha: float) -> Object:
@@ -151,7 +178,7 @@ def _notes(record: Mapping[str, Any]) -> list[str]:
             )
         if one["stated"]:
             lines.append(
-                f"{name}: its own log-probabilities are {one['stated_distance']:.3f} nats off in "
-                f"the mean ({one['stated_gap']:+.3f} with sign), over {one['stated']:,} tokens"
+                f"{name}: its own log-probabilities are {one['stated_gap']:+.3f} nats off in the "
+                f"mean ({one['stated_distance']:.3f} without sign), over {one['stated']:,} tokens"
             )
     return lines

@@ -6,7 +6,7 @@ behind the last packs whose evidence was kept.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fleet.run_config import RunConfig
@@ -56,26 +56,47 @@ class Subject:
     #: Fingerprint of the target's weights.
     target: str
 
+    @property
+    def store(self) -> Store:
+        return Store(self.run.directory, self.target, self.rule)
 
-def measure(subject: Subject, tokens: int, engine: Callable[[], Engine], tell: Tell) -> Measured:
+
+@dataclass(frozen=True)
+class Plan:
+    """What is counted, and what of it is known."""
+
+    choice: Choice
+    known: Mapping[Key, Evidence]
+
+
+def prepare(subject: Subject, tokens: int) -> Plan:
+    """
+    Args:
+        tokens: most completion tokens of a provider; 0: all.
+    """
+    known = subject.store.read()
+    measured = {(key.dataset, key.prompt_id) for key in known}
+    return Plan(choose(subject.run, tokens, measured), known)
+
+
+def measure(subject: Subject, plan: Plan, engine: Callable[[], Engine], tell: Tell) -> Measured:
     """Evidence about every chosen sample, from what is kept and by the target.
 
     Args:
-        tokens: most completion tokens of a provider; 0: all.
         engine: called when there is something to measure.
     """
-    store = Store(subject.run.directory, subject.target, subject.rule)
-    known, choice = store.read(), choose(subject.run, tokens)
     groups = defaultdict[Group, Evidence](Evidence)
 
     def look(missing: list[tuple[Key, Chosen]]) -> None:
-        for sample, evidence in _kept(store, _measured(engine(), subject.rule, missing, tell)):
+        found = _measured(engine(), subject.rule, missing, tell)
+        for sample, evidence in _kept(subject.store, found):
             groups[_group(sample)] += evidence
 
     waiting, size = list[tuple[Key, Chosen]](), 0
-    for key, sample in _chosen(choice, logprobs=subject.config.sampling.logprobs):
-        if key in known:
-            groups[_group(sample)] += known[key]
+    for key, sample in _chosen(plan.choice, logprobs=subject.config.sampling.logprobs):
+        if key in plan.known:
+            groups[_group(sample)] += plan.known[key]
+            tell(1, 0)
             continue
         waiting.append((key, sample))
         size += len(sample.ids)
@@ -84,14 +105,7 @@ def measure(subject: Subject, tokens: int, engine: Callable[[], Engine], tell: T
             waiting, size = [], 0
     if waiting:
         look(waiting)
-    return Measured(dict(sorted(groups.items())), choice)
-
-
-def missing_tokens(subject: Subject, tokens: int) -> int:
-    """Tokens, prompts included, that an audit would send through the target."""
-    known = Store(subject.run.directory, subject.target, subject.rule).read()
-    found = _chosen(choose(subject.run, tokens), logprobs=False)
-    return sum(len(sample.ids) for key, sample in found if key not in known)
+    return Measured(dict(sorted(groups.items())), plan.choice)
 
 
 def _chosen(choice: Choice, *, logprobs: bool) -> Iterator[tuple[Key, Chosen]]:

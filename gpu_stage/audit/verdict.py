@@ -10,7 +10,7 @@ once: for a sum S of martingale differences with variance V, normal-mixture boun
     P(there is a time with |S| >= sqrt((V + ρ) log((V + ρ) / (ρ α²)))) <= α
 
 exact for normal differences, and here asymptotically, as for any central limit. α is divided by the
-number of providers (Bonferroni).
+number of endpoints that are judged (Bonferroni).
 """
 
 import math
@@ -20,14 +20,20 @@ from typing import Literal
 
 Verdict = Literal["passed", "failed", "undecided"]
 
-#: Chance that any faithful provider of a run is ever called unfaithful.
+#: Chance that the drift of any faithful endpoint of a run is ever taken for another model's.
 ALPHA = 0.05
 #: ρ of the boundary, in nats². It is tightest near V = 10 ρ, here a few thousand tokens: what is
 #: far off shows early, and at a hundred times as many tokens it costs a tenth of the width.
 MIXTURE = 500.0
-#: More of a provider's tokens than this that its nucleus cannot hold: it samples otherwise. Another
-#: engine's rounding moves a token across the edge of the nucleus now and then.
-MOST_IMPOSSIBLE = 0.002
+#: A drift that is no proof, in nats a token: what rounding, and ids that are known by their count
+#: alone, make of a faithful provider (docs/audit.md).
+FLOOR = 0.01
+#: Share of what an endless nucleus would put outside that rounding may put there: about a tenth of
+#: it was measured.
+OUTSIDE = 0.25
+#: Mean gap, in nats, between stated and true log-probabilities that is no rounding; and how many it
+#: takes to say so.
+MOST_GAP, LEAST_STATED = 0.1, 1_000
 #: Chance with which the tokens needed for a drift would show it.
 POWER = 0.9
 
@@ -71,6 +77,11 @@ class Evidence:
         """Standard deviation of one token's surprise, in nats."""
         return math.sqrt(self.variance / self.tokens) if self.tokens else 0.0
 
+    @property
+    def gap(self) -> float:
+        """Stated minus the target's log-probability, in the mean; 0 when none was stated."""
+        return self.stated_gap / self.stated if self.stated else 0.0
+
     def half_width(self, alpha: float) -> float:
         """Half the interval for the drift, in nats a token, that holds at all times with chance
         1 - alpha."""
@@ -83,37 +94,47 @@ def boundary(variance: float, alpha: float) -> float:
     return math.sqrt(whole * math.log(whole / (MIXTURE * alpha**2)))
 
 
-def verdict(evidence: Evidence, alpha: float, tolerance: float) -> Verdict:
+def verdict(evidence: Evidence, alpha: float, tolerance: float, top_p: float = 1.0) -> Verdict:
     """
     Args:
-        alpha: chance to fail a faithful provider, ever.
+        alpha: chance to fail a faithful provider for its drift, ever.
         tolerance: the drift that does not matter, in nats a token: passed means that a larger one
             is ruled out.
+        top_p: of the run.
     """
     off, width = abs(evidence.drift), evidence.half_width(alpha)
-    everything = evidence.tokens + evidence.impossible
-    if evidence.tokens and off > width:
+    if not evidence.tokens:
+        return "undecided"
+    if off - width > FLOOR or evidence.impossible > most_impossible(evidence, top_p):
         return "failed"
-    if everything >= 1 / MOST_IMPOSSIBLE and evidence.impossible > MOST_IMPOSSIBLE * everything:
+    if evidence.stated >= LEAST_STATED and abs(evidence.gap) > MOST_GAP:
         return "failed"
-    return "passed" if evidence.tokens and off + width <= tolerance else "undecided"
+    return "passed" if off + width <= tolerance else "undecided"
+
+
+def most_impossible(evidence: Evidence, top_p: float) -> float:
+    """Tokens outside the nucleus that another engine's rounding may explain: `OUTSIDE` of those
+    that sampling without a nucleus would put there, and four standard deviations."""
+    most = (evidence.tokens + evidence.impossible) * (1 - top_p) * OUTSIDE
+    return most + 4 * math.sqrt(most) + 4
 
 
 def tokens_to_see(drift: float, spread: float, alpha: float) -> int:
     """Tokens after which a drift is seen with chance `POWER`.
 
-    The smallest n with n δ >= boundary(n σ²) + z σ √n, where z is the quantile of `POWER`.
+    The smallest n with n (δ - `FLOOR`) >= boundary(n σ²) + z σ √n, where z is the quantile of
+    `POWER`; 0: never.
 
     Args:
         drift: δ, in nats a token.
         spread: σ, in nats.
     """
-    quantile = NormalDist().inv_cdf(POWER)
+    quantile, above = NormalDist().inv_cdf(POWER), drift - FLOOR
 
     def seen(n: int) -> bool:
-        return n * drift >= boundary(n * spread**2, alpha) + quantile * spread * math.sqrt(n)
+        return n * above >= boundary(n * spread**2, alpha) + quantile * spread * math.sqrt(n)
 
-    if drift <= 0 or spread <= 0:
+    if above <= 0 or spread <= 0:
         return 0
     most = 1
     while not seen(most):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import hidden_kit as kit
+import pyarrow.parquet as pq
 import pytest
 import samples_kit
 import torch
@@ -126,13 +127,32 @@ def test_stated_log_probabilities_are_compared(tmp_path: Path, target: Path) -> 
         logs = engine.logits(states.last[2:-1]).log_softmax(-1)
         content = [{"token": "x", "logprob": float(logs[k, i]) + 0.5} for k, i in enumerate(ids)]
         response = {"choices": [{"logprobs": {"content": content}}]}
-        made += rows([ids], f"A{n % 1}", response=response, sampling=str(n))
+        made += rows([ids], "A", response=response, sampling=str(n), fidelity="exact")
     made += rows(completions, "B")
     run = write_run(tmp_path / "run", target, made, "logprobs = true")
     found = record(run)["providers"]
-    assert found["A0"]["stated"] == 200 and found["B"]["stated"] == 0
-    assert found["A0"]["stated_gap"] == pytest.approx(0.5, abs=0.02)
-    assert found["A0"]["stated_distance"] == pytest.approx(0.5, abs=0.02)
+    assert found["A"]["stated"] == 200 and found["B"]["stated"] == 0
+    assert found["A"]["stated_gap"] == pytest.approx(0.5, abs=0.02)
+    assert found["A"]["stated_distance"] == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_bad_endpoint_fails_its_provider(tmp_path: Path, target: Path) -> None:
+    """Though the provider's other endpoint is faithful and has most of the tokens."""
+    run = write_run(tmp_path / "run", target, rows(sampled(target, 60, 1.0), "Alpha"))
+    cool = write_run(
+        tmp_path / "cool", target, rows(sampled(target, 12, 0.3), "Alpha", sampling="c")
+    )
+    for part in cool.glob("samples/*/*"):
+        table = pq.ParquetFile(part).read()
+        column = table.schema.get_field_index("endpoint")
+        table = table.set_column(column, table.schema.field(column), [["a/fp4"] * len(table)])
+        pq.write_table(table, run / f"samples/dataset=B1/part-9{part.name[5:]}")
+    for part in cool.glob("completions/*/*"):
+        part.rename(run / f"completions/dataset=B1/part-9{part.name[5:]}")
+    found = record(run)
+    assert found["verdicts"] == {"Alpha": "failed"}
+    by_endpoint = {one["endpoint"]: one["verdict"] for one in found["endpoints"]}
+    assert by_endpoint["a/fp4"] == "failed" != by_endpoint["(unknown)"]
 
 
 def test_what_was_measured_is_not_measured_again(
@@ -180,6 +200,7 @@ def test_a_budget_of_tokens_takes_the_same_samples_again(tmp_path: Path, target:
     assert found["providers"]["Alpha"]["tokens_available"] == 320
     kept = Store(run, look_at(target).fingerprint, Rule(1.0, 1.0))
     before = set(kept.read())
+    assert record(run, tokens=60)["providers"]["Alpha"]["tokens"] == 120, "what is known counts"
     record(run, tokens=200)
     assert before < set(kept.read()) and len(kept.read()) == 10
 
@@ -190,10 +211,14 @@ def test_a_run_that_cannot_be_audited_is_refused(tmp_path: Path, target: Path) -
         ("temperature = 0", "greedy"),
         ("extra = { top_k = 20 }", "extra.top_k"),
         ("extra = { presence_penalty = 0.5 }", "presence_penalty"),
+        ('extra = { tool_choice = "required" }', "tool_choice"),
     ):
         run = write_run(tmp_path / "run", target, [samples_kit.Row()], sampling)
         with pytest.raises(ConfigError, match=word):
             rule_of(run_config.load(run / "run.toml"))
+    neutral = "extra = { top_k = -1, repetition_penalty = 1.0, frequency_penalty = 0 }"
+    run = write_run(tmp_path / "run", target, [samples_kit.Row()], neutral)
+    assert rule_of(run_config.load(run / "run.toml")) == Rule(1.0, 1.0)
     run = write_run(tmp_path / "run", target, [samples_kit.Row(fidelity="near")])
     with pytest.raises(InputError, match="no sample's ids are known"):
         record(run)

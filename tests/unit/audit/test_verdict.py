@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gpu_stage.audit.verdict import (
     ALPHA,
+    FLOOR,
     Evidence,
     boundary,
     tokens_to_see,
@@ -89,7 +90,8 @@ def test_the_tokens_that_a_drift_needs_show_it() -> None:
     drift, spread = 0.04, 1.3
     n = tokens_to_see(drift, spread, ALPHA)
     rng = np.random.default_rng(1)
-    sums = rng.normal(n * drift, spread * math.sqrt(n), 4_000)
+    # The boundary is crossed with `FLOOR` to spare.
+    sums = rng.normal(n * (drift - FLOOR), spread * math.sqrt(n), 4_000)
     seen = (np.abs(sums) >= boundary(n * spread**2, ALPHA)).mean()
     assert 0.88 < seen < 0.92
     assert tokens_to_see(drift / 2, spread, ALPHA) > 3 * n
@@ -126,8 +128,32 @@ def test_no_evidence_decides_nothing() -> None:
     assert verdict(Evidence(1, 100, 0.0, 150.0), ALPHA, TOLERANCE) == "undecided"
 
 
-def test_tokens_outside_the_nucleus_fail_a_provider() -> None:
-    """Not one or two, which another engine's rounding makes, but a share of them."""
-    assert verdict(Evidence(1, 50_000, 0, 70_000, impossible=60), ALPHA, 0.1) == "passed"
-    assert verdict(Evidence(1, 50_000, 0, 70_000, impossible=200), ALPHA, 0.1) == "failed"
-    assert verdict(Evidence(1, 100, 0, 140, impossible=2), ALPHA, 0.1) == "undecided"
+@pytest.mark.parametrize(
+    ("top_p", "rounding", "without"), [(0.95, 0.0011, 0.05), (0.8, 0.004, 0.2)]
+)
+def test_tokens_outside_the_nucleus_fail_a_provider(
+    top_p: float, rounding: float, without: float
+) -> None:
+    """Not the share that another engine's rounding was measured to put there, however many tokens
+    there are; half of what sampling without a nucleus puts there, from two thousand on."""
+    for tokens in (100, 10_000, 1_000_000):
+        few = Evidence(1, tokens, 0, tokens, impossible=round(tokens * rounding))
+        assert verdict(few, ALPHA, 9.0, top_p) != "failed"
+    many = Evidence(1, 2_000, 0, 2_000, impossible=round(2_000 * without / 2))
+    assert verdict(many, ALPHA, 9.0, top_p) == "failed"
+
+
+def test_a_drift_that_rounding_makes_is_no_proof() -> None:
+    """However many tokens there are; a tenth of a nat is, with enough of them."""
+    tokens = 10**8
+    assert verdict(Evidence(1, tokens, 0.009 * tokens, 4.0 * tokens), ALPHA, 0.05) == "passed"
+    assert verdict(Evidence(1, tokens, 0.012 * tokens, 4.0 * tokens), ALPHA, 0.05) == "failed"
+
+
+def test_log_probabilities_of_other_weights_fail_a_provider() -> None:
+    """Over a thousand tokens; a gap as rounding makes it does not."""
+    sums = {"samples": 1, "tokens": 2_000, "variance": 9_000.0}
+    off = Evidence(**sums, stated=1_500, stated_gap=450.0)
+    assert verdict(off, ALPHA, 0.05) == "failed"
+    assert verdict(Evidence(**sums, stated=900, stated_gap=270.0), ALPHA, 0.05) == "undecided"
+    assert verdict(Evidence(**sums, stated=1_500, stated_gap=3.0), ALPHA, 0.05) == "undecided"

@@ -1,0 +1,72 @@
+"""Conversations from elsewhere on their whole way: read in, made into samples, merged."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import completions_kit as kit
+import pytest
+
+import tokens
+from fleet import run_config
+from gpu_stage.conversations import import_conversations
+from gpu_stage.conversations.bring import Import
+from gpu_stage.samples import completion_parts
+from gpu_stage.token_run import tokenise, tokenise_here
+
+USER = {"role": "user", "content": "Why?"}
+Bring = Callable[..., Path]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model folder whose tokenizer has a token for every byte."""
+    return kit.write_model(tmp_path / "model")
+
+
+@pytest.fixture
+def bring(tmp_path: Path, model: Path) -> Bring:
+    """Import a file into a new run, and make its samples."""
+
+    def make(path: Path, name: str = "elsewhere", more: str = "") -> Path:
+        run = kit.write_run(tmp_path / name, model, more)
+        import_conversations(Import([path], run, "B3"))
+        make_samples(run)
+        return run
+
+    return make
+
+
+def make_samples(run: Path) -> None:
+    config = run_config.load(run / "run.toml")
+    tokenise(config, partial(tokenise_here, processes=1))
+
+
+def samples(run: Path) -> list[dict[str, Any]]:
+    return [row for part in completion_parts(run) for row in kit.samples(run, part)]
+
+
+def write_lines(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("messages", [True, False], ids=["beside messages", "alone"])
+@pytest.mark.parametrize(("end", "reason"), [(True, "stop"), (False, "length")])
+def test_ids_say_how_an_answer_ended_where_nothing_else_does(
+    bring: Bring, model: Path, tmp_path: Path, messages: bool, end: bool, reason: str
+) -> None:
+    """Ids that were cut off stay as they are: no end is added that the target did not write."""
+    renderer = tokens.load(model)
+    prefix = renderer.prefix(tokens.Prompt([USER]))
+    written = [*renderer.encode("Because"), *([renderer.end_id] if end else [])]
+    row: dict[str, Any] = {"input_ids": [*prefix, *written]}
+    row["loss_mask"] = [0] * len(prefix) + [1] * len(written)
+    if messages:
+        row["messages"] = [USER, {"role": "assistant", "content": "Because"}]
+    path = write_lines(tmp_path / "in.jsonl", row)
+    (sample,) = samples(bring(path, more="[tokens]\ntruncated = true"))
+    assert (sample["fidelity"], sample["finish_reason"]) == ("exact", reason)
+    assert sample["input_ids"] == [*prefix, *written]

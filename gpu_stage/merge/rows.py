@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fleet.records import canonical_json
+from gpu_stage.merge.settings import FIDELITIES
 
 #: 65 bytes a row.
 ROW = np.dtype(
@@ -24,7 +25,7 @@ ROW = np.dtype(
         ("part", "i4"),  # place in the list of parts
         ("dataset", "i2"),
         ("provider", "i2"),
-        ("fidelity", "i1"),  # place in FIDELITIES, -1 for rejected
+        ("fidelity", "i1"),  # its code
         ("truncated", "?"),
         ("turn", "i4"),
         ("length", "i4"),  # tokens
@@ -57,6 +58,11 @@ def digest(value: Any) -> int:
     """A value of JSON as 64 bits."""
     data = canonical_json(value).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+def fidelity_code(fidelity: str) -> int:
+    """Place in FIDELITIES, -1 for rejected."""
+    return FIDELITIES.index(fidelity) if fidelity in FIDELITIES else -1
 
 
 def first_turn(messages: Sequence[Any], turn: int) -> Sequence[Any]:

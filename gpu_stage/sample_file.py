@@ -1,9 +1,9 @@
-"""A samples file being made: claimed by one process, whole or absent, marked with its recipe.
+"""A samples file being made: claimed by one process, whole or absent, marked with its making.
 
-In: record batches of `SAMPLES`, a recipe's digest. Out: the file under its final name, with the
-digest in its Parquet metadata. Invariants: the file stands under its name only when its bytes are
-on the disk; of two processes that want to make it, one does. The claim is a lock on the temporary
-file, so it ends with the process that has it, and what a dead one left is written over.
+In: record batches of `SAMPLES`, marks. Out: the file under its final name, with the marks in its
+Parquet metadata. Invariants: the file stands under its name only when its bytes are on the disk; of
+two processes that want to make it, one does. The claim is a lock on the temporary file, so it ends
+with the process that has it, and what a dead one left is written over.
 """
 
 import fcntl
@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fleet import __version__
+from gpu_stage.marks import Marks
 from gpu_stage.samples import SAMPLES
 
-RECIPE = b"eagle_fleet.recipe"
 WRITER = b"eagle_fleet.writer"
 #: The ids, as Parquet names the values of a list.
 IDS = "input_ids.list.element"
@@ -28,15 +28,6 @@ ROW_GROUP_TOKENS = 2_000_000
 ROW_GROUP_ROWS = 10_000
 #: Columns whose values repeat.
 REPEATING = ("provider", "endpoint", "fidelity", "reason", "finish_reason")
-
-
-def recipe_digest(path: Path) -> str | None:
-    """The recipe that a samples file was made by; None when there is no such file, or no more."""
-    try:
-        metadata = pq.read_metadata(path).metadata or {}
-    except (FileNotFoundError, pa.ArrowInvalid):
-        return None
-    return metadata.get(RECIPE, b"").decode() or None
 
 
 def sizes(path: Path) -> tuple[int, int]:
@@ -79,10 +70,9 @@ def temporary_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
 
 
-def write(file: BinaryIO, path: Path, batches: Iterable[pa.RecordBatch], digest: str) -> None:
+def write(file: BinaryIO, path: Path, batches: Iterable[pa.RecordBatch], marks: Marks) -> None:
     """Write a claimed file and give it its name."""
-    metadata = {RECIPE: digest, WRITER: f"eagle-fleet {__version__}"}
-    schema = SAMPLES.with_metadata(metadata)
+    schema = SAMPLES.with_metadata({**marks.metadata(), WRITER: f"eagle-fleet {__version__}"})
     with pq.ParquetWriter(
         file,
         schema,

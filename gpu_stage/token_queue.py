@@ -17,6 +17,7 @@ from fleet.errors import FleetError
 from fleet.run_config import RunConfig
 from gpu_stage import sample_file
 from gpu_stage.console import err
+from gpu_stage.marks import read_marks
 from gpu_stage.progress import Bar
 from gpu_stage.recipe import Recipe, recipe_of
 from gpu_stage.samples import samples_of
@@ -70,7 +71,7 @@ class _Sent:
         #: Where the samples of a part will be, by the part.
         self.parts = {part: samples_of(config.directory, part) for part in parts}
         #: What the samples that are to be replaced were made by.
-        self._before = {part: sample_file.recipe_digest(at) for part, at in self.parts.items()}
+        self._before = {part: read_marks(at) for part, at in self.parts.items()}
         self._times = 0
         self._lively_at = time.monotonic()
 
@@ -99,14 +100,14 @@ class _Sent:
 
     def arrived(self) -> list[Path]:
         """Samples that are there now."""
-        digests = {part: sample_file.recipe_digest(at) for part, at in self.parts.items()}
-        for part, digest in digests.items():
-            if digest not in (self._recipe.digest, self._before[part]):
+        marks = {part: read_marks(at) for part, at in self.parts.items()}
+        for part, found in marks.items():
+            if found not in (self._recipe.marks, self._before[part]):
                 raise FleetError(
                     f"{self.parts[part]}: a worker made it by another recipe; give all workers "
                     "this version of eagle-fleet, run file and tokenizer folder"
                 )
-        there = [part for part, digest in digests.items() if digest == self._recipe.digest]
+        there = [part for part, found in marks.items() if found == self._recipe.marks]
         return [self.parts.pop(part) for part in there]
 
     def given_up(self) -> dict[Path, str]:

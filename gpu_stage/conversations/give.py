@@ -19,6 +19,7 @@ from fleet.errors import ConfigError, InputError
 from gpu_stage.conversations.answered import Answered, CannotCarry, Ids
 from gpu_stage.conversations.formats import FORMATS
 from gpu_stage.files import whole_file
+from gpu_stage.marks import check_made_alike
 from gpu_stage.merge.rows import conversation_of
 from gpu_stage.merge.settings import FIDELITIES
 from gpu_stage.part_rows import read_rows
@@ -69,16 +70,20 @@ def export_conversations(asked: Export) -> Exported:
 
     Raises:
         ConfigError: the file is there, format or fidelity is unknown, or a run is not where it was.
-        InputError: the format or the filter needs samples, and there are none.
+        InputError: the format or the filter needs samples, and there are none, or ids that were
+            not all made alike.
     """
     if asked.format not in FORMATS:
         raise ConfigError(f"--format {asked.format}: known are {', '.join(sorted(FORMATS))}")
     for name in asked.fidelity:
         if name not in FIDELITIES:
             raise ConfigError(f"--fidelity {name}: known are {', '.join(FIDELITIES)}")
-    done = Exported()
+    runs, done = _runs(asked), Exported()
+    if FORMATS[asked.format].needs_ids:
+        check_made_alike({at: [samples_of(at, part) for part in _parts(at)] for at, _ in runs})
     with whole_file(asked.out) as file:
-        for directory, chosen in _sources(asked):
+        for directory, run in runs:
+            chosen = None if run is None else _of_set(asked, run)
             for part in _parts(directory):
                 wanted = None if chosen is None else chosen[dataset_of(part)]
                 for row in _rows(directory, part, asked):
@@ -88,20 +93,20 @@ def export_conversations(asked: Export) -> Exported:
     return done
 
 
-def _sources(asked: Export) -> Iterator[tuple[Path, Mapping[str, set[str]] | None]]:
-    """Each run, with the prompts that are wanted of each of its datasets; None: all."""
+def _runs(asked: Export) -> list[tuple[Path, str | None]]:
+    """The directory of each run, with its name in the set; None: all of the run is asked for."""
     record = asked.source / "set.json"
     if not record.exists():
-        yield open_run(asked.source).directory, None
-        return
-    for run in json.loads(record.read_bytes())["runs"]:
-        directory = asked.source / run["directory"]
+        return [(open_run(asked.source).directory, None)]
+    listed = json.loads(record.read_bytes())["runs"]
+    found = [(asked.source / one["directory"], one["run"]) for one in listed]
+    for directory, run in found:
         if not directory.is_dir():
             raise ConfigError(
-                f"{asked.source}: its run {run['run']} is not at {directory} any more; move it "
-                "back, or export the run itself"
+                f"{asked.source}: its run {run} is not at {directory} any more; move it back, or "
+                "export the run itself"
             )
-        yield directory, _of_set(asked, run["run"])
+    return found
 
 
 def _of_set(asked: Export, run: str) -> Mapping[str, set[str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from samples_kit import Row, read, write, write_run
+from samples_kit import MARKED, Row, read, write, write_run
 
 import tokens
 from fleet.errors import ConfigError, FleetError, InputError
@@ -18,7 +18,7 @@ from gpu_stage.conversations.bring import Import
 from gpu_stage.conversations.give import Export
 from gpu_stage.merge import merge
 from gpu_stage.merge.settings import load
-from gpu_stage.samples import SAMPLES, completion_parts, samples_of
+from gpu_stage.samples import completion_parts, samples_of
 
 KIMI = Path(__file__).parents[3] / "shared" / "data" / "kimi_tokenizer"
 MODEL = "moonshotai/kimi-k2.5"
@@ -244,7 +244,7 @@ def test_what_was_imported_fits_the_schema_and_is_merged_only_when_asked(
         }
         for row, sample in zip(read(part.parent), samples, strict=True)
     ]
-    write(samples_of(run, part), columns, SAMPLES)
+    write(samples_of(run, part), columns, MARKED)
     with pytest.raises(InputError, match="2 fidelity: unverified"):
         merge([run], run.parent / "set", load(_toml(run, "")))
     merge([run], run.parent / "set", load(_toml(run, '[filters]\nfidelity = ["unverified"]')))

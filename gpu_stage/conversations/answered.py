@@ -47,7 +47,7 @@ class Answered:
     #: How many answers of the same conversation the target wrote before this one.
     turn: int = 0
     prompt_id: str = ""
-    #: What all turns of a conversation share.
+    #: What all answers of a conversation share.
     conversation: str = ""
     ids: Ids | None = None
     #: `prompt_tokens` and `completion_tokens` as billed or counted by the server.

@@ -187,7 +187,7 @@ def _answered(completion: Sequence[Any], sample: Sequence[Any] | None) -> Answer
         finish_reason=row["finish_reason"],
         turn=row["turn"],
         prompt_id=row["prompt_id"],
-        conversation=f"{conversation_of(messages, row['turn']):016x}",
+        conversation=f"{conversation_of(messages):016x}",
         ids=ids,
         usage=counts if None not in counts.values() else None,
     )

@@ -5,7 +5,7 @@ others. Pure but for the signatures' file: the same rows, seed and settings give
 Of rows that exclude each other the best stays: ids known better, then not truncated, then the
 run named first.
 
-What is held out follows from a conversation's first messages alone. No seed, no other row and no
+What is held out follows from a conversation's opening messages alone. No seed, no other row and no
 run moves it, so a set may grow without a prompt changing sides.
 """
 
@@ -66,7 +66,7 @@ def repeated(rows: Rows, places: Places, column: str) -> Places:
 
 
 def _nearly_repeated(seen: Survey, threshold: float) -> Places:
-    """Rows of conversations whose first turn is nearly another's."""
+    """Rows of conversations whose first prompt is nearly another's."""
     rows = seen.rows
     kept = best_first(rows, _kept(rows))
     _, first = np.unique(rows["conversation"][kept], return_index=True)

@@ -26,7 +26,7 @@ from gpu_stage.merge.rows import (
     conversation_of,
     digest,
     fidelity_code,
-    first_turn,
+    opening,
     read_json,
 )
 from gpu_stage.merge.settings import MergeFile
@@ -125,12 +125,12 @@ class _Look:
             self._check_mask(number, found, masked)
             reason, sets = self._overlap(messages)
         if signatures and not reason:
-            signatures.add(_words(first_turn(messages, sent.turn)))
+            signatures.add(_words(opening(messages)))
         tools = read_json(sent.tools) if sent.tools else None
         return (
             digest(sent.prompt_id),
             digest([messages, tools]),
-            conversation_of(messages, sent.turn),
+            conversation_of(messages),
             sets,
             self._at,
             self._dataset,

@@ -8,11 +8,16 @@ from typing import Any
 
 import completions_kit as kit
 import pytest
+from samples_kit import Row, read, write_run
 
 import tokens
 from fleet import run_config
-from gpu_stage.conversations import import_conversations
+from gpu_stage.conversations import export_conversations, import_conversations
 from gpu_stage.conversations.bring import Import
+from gpu_stage.conversations.give import Export
+from gpu_stage.merge import merge
+from gpu_stage.merge.scatter import SIDES
+from gpu_stage.merge.settings import Filters, MergeFile
 from gpu_stage.samples import completion_parts
 from gpu_stage.token_run import tokenise, tokenise_here
 
@@ -70,3 +75,34 @@ def test_ids_say_how_an_answer_ended_where_nothing_else_does(
     (sample,) = samples(bring(path, more="[tokens]\ntruncated = true"))
     assert (sample["fidelity"], sample["finish_reason"]) == ("exact", reason)
     assert sample["input_ids"] == [*prefix, *written]
+
+
+def talk(number: int) -> list[Row]:
+    """A conversation of three turns that the target wrote."""
+    messages, rows = [], []
+    for turn in range(3):
+        messages.append({"role": "user", "content": f"talk {number:02} turn {turn}?"})
+        rows.append(Row(messages=list(messages), turn=turn, content=f"reply {turn}"))
+        messages.append({"role": "assistant", "content": f"reply {turn}"})
+    return rows
+
+
+@pytest.mark.parametrize("style", ["openai", "specforge", "sharegpt"])
+def test_the_lines_of_one_conversation_lie_on_one_side(
+    bring: Bring, model: Path, tmp_path: Path, style: str
+) -> None:
+    """Exported one line an answer, each imported for its last one, they go to one side together."""
+    bought = write_run(tmp_path / "bought", {"B3": [row for n in range(30) for row in talk(n)]})
+    export_conversations(Export(bought, style, tmp_path / "out.jsonl"))
+    run = bring(tmp_path / "out.jsonl")
+    settings = MergeFile(heldout_share=0.3, filters=Filters(fidelity=("unverified",)))
+    merge([run], tmp_path / "set", settings)
+    decode = tokens.load(model).decode
+    talks = {
+        side: [
+            decode(row["input_ids"]).split("talk ")[1][:2] for row in read(tmp_path / "set" / side)
+        ]
+        for side in SIDES
+    }
+    assert sum(map(len, talks.values())) == 90
+    assert talks["heldout"] and not set(talks["train"]) & set(talks["heldout"])

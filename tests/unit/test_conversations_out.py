@@ -127,8 +127,8 @@ def test_speculators_rows_are_ids_and_a_mask_of_one_length(tmp_path: Path) -> No
     reasons = [r["metadata"]["finish_reason"] for r in rows]
     assert reasons == ["stop", "stop", "stop", "stop", "tool_calls", "length"]
     assert rows[4]["metadata"]["is_tool_call"]
-    assert rows[3]["id"] == f"{rows[3]['primary_id']}_gen1"
-    assert len({r["id"] for r in rows}) == 6
+    assert [r["id"] for r in rows] == [r.prompt_id for r in (row, *ROWS)]
+    assert len({r["primary_id"] for r in rows}) == 6
     assert (done.written, done.left_out) == (6, {})
 
 

@@ -25,12 +25,11 @@ def _write(answered: Answered) -> Object:
         raise CannotCarry("no ids")
     prompt, completion = answered.ids.prompt, answered.ids.completion
     return {
-        "id": f"{answered.conversation}_gen{answered.turn}",
+        "id": answered.prompt_id,
         "primary_id": answered.conversation,
         "input_ids": [*prompt, *completion],
         "loss_mask": [0] * len(prompt) + [1] * len(completion),
         "metadata": {
-            "prompt_id": answered.prompt_id,
             "fidelity": answered.ids.fidelity,
             "finish_reason": answered.finish_reason,
             "is_tool_call": bool(answered.tool_calls),

@@ -89,6 +89,16 @@ def reasoning_of(message: Message) -> str | None:
     return text if isinstance(text, str) else None
 
 
+def answer_message(answered: Answered) -> Object:
+    """The answer as an assistant's message in OpenAI's shape, reasoning included."""
+    message: Object = {"role": "assistant", "content": answered.content}
+    if answered.reasoning:
+        message["reasoning_content"] = answered.reasoning
+    if answered.tool_calls:
+        message["tool_calls"] = list(answered.tool_calls)
+    return message
+
+
 def check_ended(answered: Answered) -> None:
     """For formats that do not say how an answer ended: their readers take it as whole.
 

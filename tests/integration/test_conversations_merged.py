@@ -106,3 +106,33 @@ def test_the_lines_of_one_conversation_lie_on_one_side(
     }
     assert sum(map(len, talks.values())) == 90
     assert talks["heldout"] and not set(talks["train"]) & set(talks["heldout"])
+
+
+def bought_rows(count: int) -> list[dict[str, Any]]:
+    """Completions of as many questions, billed as they count."""
+    rows = []
+    for number in range(count):
+        question = f"Question {number} about the sky?"
+        usage = {"prompt_tokens": len(f"|user\n{question}|\n|assistant\n"), "completion_tokens": 13}
+        row = kit.row(number, messages=json.dumps([{"role": "user", "content": question}]))
+        row["response"] = json.dumps(json.loads(row["response"]) | {"usage": usage})
+        rows.append(row | usage)
+    return rows
+
+
+def test_rows_of_ids_are_known_again_as_the_prompts_they_answer(
+    bring: Bring, model: Path, tmp_path: Path
+) -> None:
+    """Exported for speculators and imported again, no row is trained on twice, and none that is
+    held out is trained on by its other name."""
+    bought = kit.write_run(tmp_path / "bought", model)
+    kit.write_part(bought, bought_rows(40))
+    make_samples(bought)
+    export_conversations(Export(bought, "speculators", tmp_path / "out.jsonl"))
+    run = bring(tmp_path / "out.jsonl")
+    assert [row["fidelity"] for row in samples(run)] == ["counted"] * 40
+    record = merge([bought, run], tmp_path / "set", MergeFile(heldout_share=0.3))
+    assert record["overall"]["dropped"] == {"same messages": 40}
+    alone = merge([run], tmp_path / "alone", MergeFile(heldout_share=0.3))
+    for side in SIDES:
+        assert alone["overall"][side] | {"cost_usd": 0} == record["overall"][side] | {"cost_usd": 0}

@@ -132,6 +132,19 @@ def test_speculators_rows_are_ids_and_a_mask_of_one_length(tmp_path: Path) -> No
     assert (done.written, done.left_out) == (6, {})
 
 
+def test_speculators_rows_hold_their_messages_as_text(tmp_path: Path) -> None:
+    """Messages of any shape lie in one column, and say which prompt a row of ids answers."""
+    parts = Row(messages=[{"role": "user", "content": [{"type": "text", "text": "a"}]}])
+    export(tmp_path, "speculators", [PLAIN, parts, CALLED])
+    plain, listed, called = loaded(tmp_path / "out.jsonl")
+    answer = {"role": "assistant", "content": " Yes.\n"}
+    assert json.loads(plain["messages"]) == [SYSTEM, USER, answer]
+    assert json.loads(listed["messages"])[0] == parts.sent()[0]
+    assert json.loads(called["messages"])[-1]["tool_calls"] == [CALL]
+    assert json.loads(called["messages"])[-1]["reasoning_content"] == "I call."
+    assert [json.loads(row["tools"]) for row in (plain, listed, called)] == [[], [], TOOLS]
+
+
 @pytest.mark.parametrize("style", ["specforge", "openai", "sharegpt"])
 def test_what_was_cut_off_is_left_out_where_it_cannot_be_said(tmp_path: Path, style: str) -> None:
     """A reader would take it for a whole answer and teach an end that was not written."""

@@ -16,6 +16,7 @@ from typing import Any
 import tokens
 from fleet.errors import ConfigError
 from fleet.run_config import RunConfig
+from gpu_stage.marks import Marks
 from gpu_stage.prior import read_prior, read_trusted
 from tokens import Renderer, Rules, TokensError
 from tokens.edit_prior import Prior
@@ -48,6 +49,11 @@ class Recipe:
     #: Display names of providers whose samples are looked at again by it.
     trusted: frozenset[str]
     digest: str
+
+    @property
+    def marks(self) -> Marks:
+        """What its samples files say of it."""
+        return Marks(self.digest, self.tokenizer)
 
     def rules_of(self, provider: str | None) -> Rules:
         return self.by_provider.get(provider or "", self.rules)

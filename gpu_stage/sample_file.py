@@ -1,7 +1,7 @@
-"""A samples file, marked with the recipe that it was made by.
+"""A samples file, marked with its making.
 
-In: record batches of `SAMPLES`, a recipe's digest, a claimed file. Out: the file under its final
-name, with the digest in its Parquet metadata.
+In: record batches of `SAMPLES`, marks, a claimed file. Out: the file under its final name, with the
+marks in its Parquet metadata.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from fleet import __version__
 from gpu_stage.claimed_file import finish
+from gpu_stage.marks import Marks
 from gpu_stage.samples import SAMPLES
 
-RECIPE = b"eagle_fleet.recipe"
 WRITER = b"eagle_fleet.writer"
 #: The ids, as Parquet names the values of a list.
 IDS = "input_ids.list.element"
@@ -26,15 +26,6 @@ ROW_GROUP_ROWS = 10_000
 REPEATING = ("provider", "endpoint", "fidelity", "reason", "finish_reason")
 
 
-def recipe_digest(path: Path) -> str | None:
-    """The recipe that a samples file was made by; None when there is no such file, or no more."""
-    try:
-        metadata = pq.read_metadata(path).metadata or {}
-    except (FileNotFoundError, pa.ArrowInvalid):
-        return None
-    return metadata.get(RECIPE, b"").decode() or None
-
-
 def sizes(path: Path) -> tuple[int, int]:
     """Rows of a samples file, and about how many tokens, by its footer."""
     footer = pq.read_metadata(path)
@@ -43,10 +34,9 @@ def sizes(path: Path) -> tuple[int, int]:
     return footer.num_rows, sum(column.num_values for column in groups)
 
 
-def write(file: BinaryIO, path: Path, batches: Iterable[pa.RecordBatch], digest: str) -> None:
+def write(file: BinaryIO, path: Path, batches: Iterable[pa.RecordBatch], marks: Marks) -> None:
     """Write a claimed file and give it its name."""
-    metadata = {RECIPE: digest, WRITER: f"eagle-fleet {__version__}"}
-    schema = SAMPLES.with_metadata(metadata)
+    schema = SAMPLES.with_metadata({**marks.metadata(), WRITER: f"eagle-fleet {__version__}"})
     with pq.ParquetWriter(
         file,
         schema,

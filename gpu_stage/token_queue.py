@@ -13,6 +13,7 @@ from fleet.errors import FleetError
 from fleet.run_config import RunConfig
 from gpu_stage import claimed_file, sample_file
 from gpu_stage.console import err
+from gpu_stage.marks import read_marks
 from gpu_stage.progress import Bar
 from gpu_stage.recipe import Recipe, recipe_of
 from gpu_stage.samples import samples_of
@@ -56,7 +57,7 @@ class _Wanted:
         self._config, self._recipe, self._parts = config, recipe, parts
         self.samples = {part: samples_of(config.directory, part) for part in parts}
         #: What the samples that are to be replaced were made by.
-        self._before = {part: sample_file.recipe_digest(at) for part, at in self.samples.items()}
+        self._before = {part: read_marks(at) for part, at in self.samples.items()}
 
     def messages(self) -> dict[Path, tuple[str, str]]:
         run, directory = str(self._config.path), self._config.directory
@@ -67,11 +68,11 @@ class _Wanted:
 
     def arrived(self, parts: Iterable[Path]) -> list[Path]:
         """Those whose samples are there now."""
-        digests = {part: sample_file.recipe_digest(self.samples[part]) for part in parts}
-        for part, digest in digests.items():
-            if digest not in (self._recipe.digest, self._before[part]):
+        marks = {part: read_marks(self.samples[part]) for part in parts}
+        for part, found in marks.items():
+            if found not in (self._recipe.marks, self._before[part]):
                 raise FleetError(
                     f"{self.samples[part]}: a worker made it by another recipe; give all workers "
                     "this version of eagle-fleet, run file and tokenizer folder"
                 )
-        return [part for part, digest in digests.items() if digest == self._recipe.digest]
+        return [part for part, found in marks.items() if found == self._recipe.marks]

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from fleet.errors import InputError
 from gpu_stage import claimed_file, sample_file
 from gpu_stage.judge import Row, judge
+from gpu_stage.marks import read_marks
 from gpu_stage.recipe import Recipe
 from gpu_stage.samples import SAMPLES, samples_of
 from tokens import Sample
@@ -44,7 +45,7 @@ class Outcome(StrEnum):
 
 def up_to_date(directory: Path, part: Path, recipe: Recipe) -> bool:
     """Whether a part has its samples."""
-    return sample_file.recipe_digest(samples_of(directory, part)) == recipe.digest
+    return read_marks(samples_of(directory, part)) == recipe.marks
 
 
 def tokenise(directory: Path, part: Path, recipe: Recipe, tell: Tell) -> Outcome:
@@ -60,7 +61,7 @@ def tokenise(directory: Path, part: Path, recipe: Recipe, tell: Tell) -> Outcome
             return Outcome.UP_TO_DATE
         if file is None:
             return Outcome.BUSY
-        sample_file.write(file, path, _batches(part, recipe, tell), recipe.digest)
+        sample_file.write(file, path, _batches(part, recipe, tell), recipe.marks)
     return Outcome.MADE
 
 

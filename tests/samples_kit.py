@@ -12,10 +12,13 @@ import pyarrow.parquet as pq
 
 from fleet.records import prompt_id
 from fleet.schemas import COMPLETIONS
+from gpu_stage.marks import Marks
 from gpu_stage.samples import SAMPLES
 
 MODEL = "author/model"
 THEN = datetime(2026, 12, 1, tzinfo=UTC)
+#: All samples of the kit are of one tokenizer.
+MARKED = SAMPLES.with_metadata(Marks("recipe", "tokenizer").metadata())
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ def write_run(directory: Path, datasets: dict[str, Sequence[Row]], rows_a_part: 
             some = rows[start : start + rows_a_part]
             name = f"dataset={dataset}/part-{number:04}.parquet"
             write(directory / "completions" / name, [r.completion() for r in some], COMPLETIONS)
-            write(directory / "samples" / name, [r.sample() for r in some], SAMPLES)
+            write(directory / "samples" / name, [r.sample() for r in some], MARKED)
     return directory
 
 

@@ -47,7 +47,7 @@ class Answered:
     #: How many answers of the same conversation the target wrote before this one.
     turn: int = 0
     prompt_id: str = ""
-    #: What all turns of a conversation share.
+    #: What all answers of a conversation share.
     conversation: str = ""
     ids: Ids | None = None
     #: `prompt_tokens` and `completion_tokens` as billed or counted by the server.
@@ -87,6 +87,16 @@ def reasoning_of(message: Message) -> str | None:
     """The thought of an assistant's message, under either name."""
     text = message.get("reasoning_content") or message.get("reasoning")
     return text if isinstance(text, str) else None
+
+
+def answer_message(answered: Answered) -> Object:
+    """The answer as an assistant's message in OpenAI's shape, reasoning included."""
+    message: Object = {"role": "assistant", "content": answered.content}
+    if answered.reasoning:
+        message["reasoning_content"] = answered.reasoning
+    if answered.tool_calls:
+        message["tool_calls"] = list(answered.tool_calls)
+    return message
 
 
 def check_ended(answered: Answered) -> None:

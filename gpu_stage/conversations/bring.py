@@ -6,8 +6,8 @@ used. From there on they are like bought ones: `gpu-stage tokens` gives them ids
 these are known, `gpu-stage merge` takes what it is told to. Invariant: a prompt has one row, under
 the id that the fleet would give it. Memory: one part, and 100 bytes a prompt for the ids seen.
 
-What a line does not say is not made up, with one exception: formats that do not say how an answer
-ended are taken to hold whole answers.
+What a line does not say is not made up, with one exception: where neither it nor its ids say how
+an answer ended, it is taken to be whole.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpu_stage.conversations.answered import Answered, Object, Unusable
 from gpu_stage.conversations.completion import completion
 from gpu_stage.conversations.formats import FORMATS
 from gpu_stage.conversations.lines import Rejects, read_lines
-from gpu_stage.conversations.spell import spelt
+from gpu_stage.conversations.spell import spelt, with_end
 from gpu_stage.files import whole_folder, write_parquet
 from gpu_stage.runs import open_run
 
@@ -140,7 +140,7 @@ class _Importer:
             raise Unusable(f"none of the formats {', '.join(FORMATS)}: keys {', '.join(row)}"[:200])
         chain, parent, before = [], None, 0
         for answered in found.read(row):
-            whole = answered if answered.messages else spelt(self._target(), answered)
+            whole = self._with_what_ids_say(answered)
             parent = self._prompt_id(whole, before, parent if self._asked.turns == "all" else None)
             before = len(whole.messages) + 1
             chain.append(replace(whole, prompt_id=parent))
@@ -151,6 +151,12 @@ class _Importer:
             raise Unusable("a prompt that an earlier line has answered")
         self._seen.update(ids)
         return chain
+
+    def _with_what_ids_say(self, answered: Answered) -> Answered:
+        if answered.ids is None or (answered.messages and answered.finish_reason):
+            return answered
+        target = self._target()
+        return with_end(target, answered if answered.messages else spelt(target, answered))
 
     def _prompt_id(self, answered: Answered, before: int, parent: str | None) -> str:
         """As the fleet has it: of a later turn, what comes after the parent's answer."""
@@ -163,8 +169,8 @@ class _Importer:
         if self._renderer is None:
             if self._config.target is None:
                 raise ConfigError(
-                    f"{self._config.path}: run.target is missing, and lines that hold only ids "
-                    "need its tokenizer to be read"
+                    f"{self._config.path}: run.target is missing, and lines that hold ids need "
+                    "its tokenizer to be read"
                 )
             self._renderer = tokens.load(self._config.target)
         return self._renderer

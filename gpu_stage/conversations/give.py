@@ -1,15 +1,16 @@
 """Export: the answers of a run, or of a training set, as lines of another project's format.
 
 In: a run's directory, or a set's. Out: JSON Lines, one line an answer, under the final name only
-when complete; and how many answers were left out, by reason. Memory: one batch of rows, and for a
-set 60 bytes for each of its samples. Order: as the completions lie.
+when complete; and how many answers were left out, by reason. Invariant: a row of a set is written
+once. Memory: one batch of rows, and for a set 130 bytes for each sample that it has of one run.
+Order: as the completions lie.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from fleet.errors import ConfigError, InputError
 from gpu_stage.conversations.answered import Answered, CannotCarry, Ids
 from gpu_stage.conversations.formats import FORMATS
 from gpu_stage.files import whole_file
+from gpu_stage.marks import check_made_alike
 from gpu_stage.merge.rows import conversation_of
 from gpu_stage.merge.settings import FIDELITIES
 from gpu_stage.part_rows import read_rows
 from gpu_stage.runs import open_run, row_count
-from gpu_stage.samples import completion_parts, samples_of
+from gpu_stage.samples import completion_parts, dataset_of, samples_of
 
 COMPLETION_COLUMNS = [
     "prompt_id",
@@ -68,80 +70,93 @@ def export_conversations(asked: Export) -> Exported:
 
     Raises:
         ConfigError: the file is there, format or fidelity is unknown, or a run is not where it was.
-        InputError: the format or the filter needs samples, and there are none.
+        InputError: the format or the filter needs samples, and there are none, or ids that were
+            not all made alike.
     """
     if asked.format not in FORMATS:
         raise ConfigError(f"--format {asked.format}: known are {', '.join(sorted(FORMATS))}")
     for name in asked.fidelity:
         if name not in FIDELITIES:
             raise ConfigError(f"--fidelity {name}: known are {', '.join(FIDELITIES)}")
-    done = Exported()
+    runs, done = _runs(asked), Exported()
+    if FORMATS[asked.format].needs_ids:
+        check_made_alike({at: [samples_of(at, part) for part in _parts(at)] for at, _ in runs})
     with whole_file(asked.out) as file:
-        for directory, chosen in _sources(asked):
-            for row in _rows(directory, asked):
-                line = _line(row, asked, chosen, done)
-                if line is not None:
-                    file.write(line + "\n")
+        for directory, run in runs:
+            chosen = None if run is None else _of_set(asked, run)
+            for part in _parts(directory):
+                wanted = None if chosen is None else chosen[dataset_of(part)]
+                for row in _rows(directory, part, asked):
+                    line = _line(row, asked, wanted, done)
+                    if line is not None:
+                        file.write(line + "\n")
     return done
 
 
-def _sources(asked: Export) -> Iterator[tuple[Path, Collection[str] | None]]:
-    """Each run, with the prompts that are wanted of it; None: all."""
+def _runs(asked: Export) -> list[tuple[Path, str | None]]:
+    """The directory of each run, with its name in the set; None: all of the run is asked for."""
     record = asked.source / "set.json"
     if not record.exists():
-        yield open_run(asked.source).directory, None
-        return
-    for run in json.loads(record.read_bytes())["runs"]:
-        directory = asked.source / run["directory"]
+        return [(open_run(asked.source).directory, None)]
+    listed = json.loads(record.read_bytes())["runs"]
+    found = [(asked.source / one["directory"], one["run"]) for one in listed]
+    for directory, run in found:
         if not directory.is_dir():
             raise ConfigError(
-                f"{asked.source}: its run {run['run']} is not at {directory} any more; move it "
-                "back, or export the run itself"
+                f"{asked.source}: its run {run} is not at {directory} any more; move it back, or "
+                "export the run itself"
             )
-        yield directory, _of_set(asked, run["run"])
+    return found
 
 
-def _of_set(asked: Export, run: str) -> set[str]:
-    """The prompts of a run that are on the chosen side of a set."""
-    return {
-        prompt_id
-        for path in sorted((asked.source / asked.side).glob("part-*.parquet"))
-        for prompt_id, of in read_rows(path, ["prompt_id", "run"])
-        if of == run
-    }
+def _of_set(asked: Export, run: str) -> Mapping[str, set[str]]:
+    """The prompts of a run that are on the chosen side of a set, by dataset."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in sorted((asked.source / asked.side).glob("part-*.parquet")):
+        for prompt_id, of, dataset in read_rows(path, ["prompt_id", "run", "dataset"]):
+            if of == run:
+                found[dataset].add(prompt_id)
+    return found
 
 
-def _rows(directory: Path, asked: Export) -> Iterator[tuple[Sequence[Any], Sequence[Any] | None]]:
-    """Completions with their samples, where there are some."""
+def _parts(directory: Path) -> list[Path]:
     parts = completion_parts(directory)
     if not parts:
         raise InputError(f"{directory}: no completions there; is it a run's or a set's directory?")
+    return parts
+
+
+def _rows(
+    directory: Path, part: Path, asked: Export
+) -> Iterator[tuple[Sequence[Any], Sequence[Any] | None]]:
+    """The completions of a part with their samples, where there are some."""
     needs_ids = FORMATS[asked.format].needs_ids
     columns = SAMPLE_COLUMNS if needs_ids else LIGHT_COLUMNS
-    for part in parts:
-        completions, samples = read_rows(part, COMPLETION_COLUMNS), samples_of(directory, part)
-        if samples.exists() and row_count(samples) == row_count(part):
-            yield from zip(completions, read_rows(samples, columns), strict=True)
-        elif needs_ids or asked.fidelity:
-            raise InputError(
-                f"{part}: has no samples of its rows, and "
-                f"{'the format' if needs_ids else '--fidelity'} needs them; run "
-                f"`gpu-stage tokens {directory}` first"
-            )
-        else:
-            yield from ((completion, None) for completion in completions)
+    completions, samples = read_rows(part, COMPLETION_COLUMNS), samples_of(directory, part)
+    if samples.exists() and row_count(samples) == row_count(part):
+        yield from zip(completions, read_rows(samples, columns), strict=True)
+    elif needs_ids or asked.fidelity:
+        raise InputError(
+            f"{part}: has no samples of its rows, and "
+            f"{'the format' if needs_ids else '--fidelity'} needs them; run "
+            f"`gpu-stage tokens {directory}` first"
+        )
+    else:
+        yield from ((completion, None) for completion in completions)
 
 
 def _line(
     row: tuple[Sequence[Any], Sequence[Any] | None],
     asked: Export,
-    chosen: Collection[str] | None,
+    wanted: set[str] | None,
     done: Exported,
 ) -> str | None:
     completion, sample = row
     try:
-        if chosen is not None and completion[0] not in chosen:
-            raise CannotCarry("not in the set")
+        if wanted is not None:
+            if completion[0] not in wanted:
+                raise CannotCarry("not in the set")
+            wanted.remove(completion[0])
         if sample and not _known(sample[1], asked.fidelity):
             raise CannotCarry(f"fidelity: {sample[1]}")
         line = json.dumps(FORMATS[asked.format].write(_answered(completion, sample)))
@@ -172,7 +187,7 @@ def _answered(completion: Sequence[Any], sample: Sequence[Any] | None) -> Answer
         finish_reason=row["finish_reason"],
         turn=row["turn"],
         prompt_id=row["prompt_id"],
-        conversation=f"{conversation_of(messages, row['turn']):016x}",
+        conversation=f"{conversation_of(messages):016x}",
         ids=ids,
         usage=counts if None not in counts.values() else None,
     )

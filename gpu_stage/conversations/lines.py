@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fleet.schemas import PROMPT_REJECT_KEYS
 from gpu_stage.conversations.answered import Object, Unusable
@@ -27,16 +28,26 @@ class Line:
         Raises:
             Unusable: it holds something else, or text that no tokenizer can spell.
         """
-        try:
-            row = json.loads(self.data)
-            json.dumps(row, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            raise Unusable("half a surrogate pair") from error
-        except (ValueError, RecursionError) as error:
-            raise Unusable(f"not JSON: {error}") from error
+        row = read_json(self.data)
         if not isinstance(row, dict):
             raise Unusable("not an object")
         return row
+
+
+def read_json(text: str | bytes) -> Any:
+    """What a text of JSON says.
+
+    Raises:
+        Unusable: it is none, or holds text that no tokenizer can spell.
+    """
+    try:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise Unusable("half a surrogate pair") from error
+    except (ValueError, RecursionError) as error:
+        raise Unusable(f"not JSON: {error}") from error
+    return value
 
 
 def read_lines(path: Path) -> Iterator[Line]:

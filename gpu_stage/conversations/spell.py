@@ -1,4 +1,4 @@
-"""Ids read back as text: for rows that hold ids and no messages.
+"""What ids say of an answer where its line does not: its text, and how it ended.
 
 In: a target's renderer, an answer with ids. Out: the same answer with messages and text. What the
 model read becomes one user message with the template's own tokens spelt out in it; the ids of the
@@ -22,14 +22,21 @@ def spelt(renderer: Renderer, answered: Answered) -> Answered:
     if ids is None or max(*ids.prompt, *ids.completion) >= renderer.size:
         raise Unusable("ids that are not in the target's vocabulary")
     reasoning, content = _parts(renderer, ids)
-    ended = ids.completion[-1] == renderer.end_id
     return replace(
         answered,
         messages=[{"role": "user", "content": renderer.decode(ids.prompt)}],
         content=content,
         reasoning=reasoning,
-        finish_reason=answered.finish_reason or ("stop" if ended else "length"),
     )
+
+
+def with_end(renderer: Renderer, answered: Answered) -> Answered:
+    """The answer with how it ended: ids without an end token were cut off."""
+    if answered.ids is None or answered.finish_reason:
+        return answered
+    ended = "tool_calls" if answered.tool_calls else "stop"
+    whole = answered.ids.completion[-1] == renderer.end_id
+    return replace(answered, finish_reason=ended if whole else "length")
 
 
 def _parts(renderer: Renderer, ids: Ids) -> tuple[str | None, str]:

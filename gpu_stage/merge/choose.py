@@ -5,13 +5,14 @@ others. Pure but for the signatures' file: the same rows, seed and settings give
 Of rows that exclude each other the best stays: ids known better, then not truncated, then the
 run named first.
 
-What is held out follows from a conversation's first messages alone. No seed, no other row and no
+What is held out follows from a conversation's opening messages alone. No seed, no other row and no
 run moves it, so a set may grow without a prompt changing sides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +66,7 @@ def repeated(rows: Rows, places: Places, column: str) -> Places:
 
 
 def _nearly_repeated(seen: Survey, threshold: float) -> Places:
-    """Rows of conversations whose first turn is nearly another's."""
+    """Rows of conversations whose first prompt is nearly another's."""
     rows = seen.rows
     kept = best_first(rows, _kept(rows))
     _, first = np.unique(rows["conversation"][kept], return_index=True)
@@ -100,7 +101,8 @@ def budgets(there: Mapping[str, int], datasets: list[Dataset]) -> dict[str, int]
     """Most tokens of each dataset that has a cap or a weight.
 
     Weights are shares: datasets that have one give as much as there is in these proportions,
-    and nothing twice.
+    and nothing twice. The scarcest gives all it may. Fractions of what is written, since a token
+    that rounding takes from a limit can cost the conversation that just fitted.
 
     Args:
         there: tokens of each dataset.
@@ -112,7 +114,9 @@ def budgets(there: Mapping[str, int], datasets: list[Dataset]) -> dict[str, int]
         dataset.name: min(there.get(dataset.name, 0), dataset.cap_tokens or 1 << 62)
         for dataset in datasets
     }
-    weighted = {dataset.name: dataset.weight for dataset in datasets if dataset.weight}
+    weighted = {
+        dataset.name: Fraction(str(dataset.weight)) for dataset in datasets if dataset.weight
+    }
     for name in weighted:
         if not limits[name]:
             raise ConfigError(

@@ -112,12 +112,14 @@ def _texts(row: Any, column: str | None) -> list[str]:
     if not isinstance(row, dict):
         return []
     names = (column,) if column else COLUMNS_TRIED
-    value = next((row[name] for name in names if row.get(name)), None)
+    name = next((name for name in names if row.get(name)), None)
+    value = row[name] if name else None
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
         return user_texts(value)
     if isinstance(value, list):
         return [text_of(item) for item in value]
-    return [text_of(value)]
+    extra = text_of(row.get("input")) if name == "instruction" else ""
+    return [f"{text_of(value)}\n\n{extra}" if extra.strip() else text_of(value)]
 
 
 def _json_lines(path: Path) -> Iterator[Any]:

@@ -1,4 +1,5 @@
-"""How often the target wrote each token: what the draft's vocabulary is chosen by.
+"""How often the target wrote each token: what the draft's vocabulary is chosen by; how many tokens
+each sample has.
 
 In: tables of samples. Out: counts by id, over the loss mask alone. Invariant: what a prompt holds
 is never counted.
@@ -28,15 +29,25 @@ def count_tokens(tables: Iterable[pa.Table]) -> Counts:
     return counts
 
 
+def lengths(table: pa.Table) -> Counts:
+    """How many tokens each sample says that it has."""
+    return _column(table["prompt_length"]) + _column(table["completion_length"])
+
+
+def loss_tokens(table: pa.Table) -> Counts:
+    """How many tokens of each sample the target wrote."""
+    owners, start, end = _spans(table)
+    counts = np.zeros(table.num_rows, np.int64)
+    np.add.at(counts, owners, end - start)
+    return counts
+
+
 def check_ids(table: pa.Table) -> int | None:
     """The first row whose ids, lengths and loss spans do not agree, or None."""
-    lengths = _column(pc.list_value_length(table["input_ids"]))
-    stated = _column(table["prompt_length"]) + _column(table["completion_length"])
-    wrong = lengths != stated
-    spans = table["loss_spans"].combine_chunks()
-    owners = _column(pc.list_parent_indices(spans))
-    start, end = (_column(spans.flatten().field(name)) for name in ("start", "end"))
-    wrong[owners[(start < 0) | (end <= start) | (end > lengths[owners])]] = True
+    found = _column(pc.list_value_length(table["input_ids"]))
+    wrong = found != lengths(table)
+    owners, start, end = _spans(table)
+    wrong[owners[(start < 0) | (end <= start) | (end > found[owners])]] = True
     ids = table["input_ids"].combine_chunks()
     negative = _column(ids.flatten()) < 0
     wrong[_column(pc.list_parent_indices(ids))[negative]] = True
@@ -46,14 +57,19 @@ def check_ids(table: pa.Table) -> int | None:
 def _flat(table: pa.Table) -> tuple[Counts, npt.NDArray[np.bool_], Counts]:
     """All ids of a table in a row, whether each is the target's, and where samples begin."""
     ids = table["input_ids"].combine_chunks()
-    spans = table["loss_spans"].combine_chunks()
     begins = np.r_[0, np.cumsum(_column(pc.list_value_length(ids)))]
-    owners = _column(pc.list_parent_indices(spans))
-    start, end = (_column(spans.flatten().field(name)) for name in ("start", "end"))
+    owners, start, end = _spans(table)
     steps = np.zeros(begins[-1] + 1, np.int8)
     np.add.at(steps, begins[owners] + start, 1)
     np.add.at(steps, begins[owners] + end, -1)
     return _column(ids.flatten()), np.cumsum(steps[:-1], dtype=np.int8) > 0, begins
+
+
+def _spans(table: pa.Table) -> tuple[Counts, Counts, Counts]:
+    """All loss spans of a table: their sample's place, where they start and end."""
+    spans = table["loss_spans"].combine_chunks()
+    start, end = (_column(spans.flatten().field(name)) for name in ("start", "end"))
+    return _column(pc.list_parent_indices(spans)), start, end
 
 
 def _column(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:

@@ -13,18 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from fleet.records import canonical_json
+from gpu_stage.merge.settings import FIDELITIES
 
 #: 65 bytes a row.
 ROW = np.dtype(
     [
         ("prompt", "u8"),  # of the prompt_id
         ("messages", "u8"),  # of messages and tools as sent
-        ("conversation", "u8"),  # of the messages of the conversation's first turn
+        ("conversation", "u8"),  # of the messages up to the first answer
         ("sets", "u8"),  # evaluation sets that the prompt overlaps, a bit each
         ("part", "i4"),  # place in the list of parts
         ("dataset", "i2"),
         ("provider", "i2"),
-        ("fidelity", "i1"),  # place in FIDELITIES, -1 for rejected
+        ("fidelity", "i1"),  # its code
         ("truncated", "?"),
         ("turn", "i4"),
         ("length", "i4"),  # tokens
@@ -59,21 +60,25 @@ def digest(value: Any) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
-def first_turn(messages: Sequence[Any], turn: int) -> Sequence[Any]:
-    """The messages of the prompt that began a conversation.
+def fidelity_code(fidelity: str) -> int:
+    """Place in FIDELITIES, -1 for rejected."""
+    return FIDELITIES.index(fidelity) if fidelity in FIDELITIES else -1
 
-    A later turn was sent with the answers before it, one for each turn; the conversation began
-    with what stands before the first of these. So all its turns, in whatever run, share this.
+
+def opening(messages: Sequence[Any]) -> Sequence[Any]:
+    """A conversation's messages up to the first answer to its user.
+
+    Whether the target, a dataset or another project's file gave that answer, each row of the
+    conversation begins so: alone this tells which rows belong together.
     """
-    if not turn:
-        return messages
-    places = [n for n, message in enumerate(messages) if message.get("role") == "assistant"]
-    return messages[: places[-turn]] if turn <= len(places) else messages
+    roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
+    asked = roles.index("user") if "user" in roles else len(roles)
+    return messages[: roles.index("assistant", asked)] if "assistant" in roles[asked:] else messages
 
 
-def conversation_of(messages: Sequence[Any], turn: int) -> int:
-    """What the turns of a conversation share: tools and sampling aside."""
-    return digest(first_turn(messages, turn))
+def conversation_of(messages: Sequence[Any]) -> int:
+    """What the rows of a conversation share: tools and sampling aside."""
+    return digest(opening(messages))
 
 
 def read_json(text: str) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpu_stage.files import whole_folder
+from gpu_stage.marks import check_made_alike
 from gpu_stage.merge.card import card
 from gpu_stage.merge.choose import choose
 from gpu_stage.merge.counts import count_tokens
@@ -40,7 +41,9 @@ def merge(paths: Sequence[Path], out: Path, settings: MergeFile) -> dict[str, An
         InputError: a run cannot be used as it is.
     """
     runs = open_runs(paths)
-    parts = [part for run in runs for part in run.parts()]
+    by_run = {run.directory: run.parts() for run in runs}
+    check_made_alike({where: [part.samples for part in some] for where, some in by_run.items()})
+    parts = [part for some in by_run.values() for part in some]
     verdicts = {run.name: run.verdicts_for(settings.filters.audit) for run in runs}
     with whole_folder(out) as folder:
         scratch = folder / "scratch"

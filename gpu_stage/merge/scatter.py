@@ -20,9 +20,9 @@ from gpu_stage.files import write_parquet
 from gpu_stage.merge.choose import shuffled
 from gpu_stage.merge.counts import check_ids
 from gpu_stage.merge.schema import AS_SAMPLED, DROPPED, REPEATING, SET
+from gpu_stage.merge.second_look import read_again
 from gpu_stage.merge.settings import MergeFile
 from gpu_stage.merge.survey import Survey
-from gpu_stage.part_rows import read_batches
 from gpu_stage.runs import Part
 
 IN_FLIGHT_BYTES = 64 << 20
@@ -78,7 +78,8 @@ def scatter(seen: Survey, settings: MergeFile, folder: Path, scratch: Path) -> N
     """Write the part files of both sides, and what was left out.
 
     Raises:
-        InputError: a sample's ids are not as long as it says, or its loss spans leave them.
+        InputError: a sample's ids are not as long as it says, or its loss spans leave them; the
+            samples are others than the survey saw.
     """
     place, buckets, names = _arrange(seen, settings)
     files = Buckets(scratch)
@@ -86,7 +87,7 @@ def scatter(seen: Survey, settings: MergeFile, folder: Path, scratch: Path) -> N
         first = 0
         for part in seen.parts:
             left_out = [DROPPED.empty_table()]
-            for batch in read_batches(part.samples, list(AS_SAMPLED)):
+            for batch in read_again(part, seen.rows[first : first + part.rows]):
                 rows = np.arange(first, first + batch.num_rows)
                 first += batch.num_rows
                 gone = seen.rows["reason"][rows] != 0

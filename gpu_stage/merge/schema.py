@@ -6,7 +6,7 @@ import pyarrow as pa
 SET = pa.schema(
     [
         pa.field("prompt_id", pa.string(), nullable=False),
-        #: 16 hex digits that all turns of a conversation share.
+        #: 16 hex digits that all rows of a conversation share.
         pa.field("conversation", pa.string(), nullable=False),
         #: Name of the run's directory.
         pa.field("run", pa.string(), nullable=False),

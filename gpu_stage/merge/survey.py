@@ -19,8 +19,17 @@ from fleet.errors import ConfigError, InputError
 from gpu_stage.merge.contamination import EvaluationSets
 from gpu_stage.merge.filters import FROM_COMPLETIONS, FROM_SAMPLES, UNKNOWN, Filter, Found, Sent
 from gpu_stage.merge.near import Signatures
-from gpu_stage.merge.rows import ROW, Names, Rows, conversation_of, digest, first_turn, read_json
-from gpu_stage.merge.settings import FIDELITIES, MergeFile
+from gpu_stage.merge.rows import (
+    ROW,
+    Names,
+    Rows,
+    conversation_of,
+    digest,
+    fidelity_code,
+    opening,
+    read_json,
+)
+from gpu_stage.merge.settings import MergeFile
 from gpu_stage.merge.words import user_texts, words_of
 from gpu_stage.part_rows import read_rows
 from gpu_stage.runs import Part, Verdict
@@ -116,17 +125,17 @@ class _Look:
             self._check_mask(number, found, masked)
             reason, sets = self._overlap(messages)
         if signatures and not reason:
-            signatures.add(_words(first_turn(messages, sent.turn)))
+            signatures.add(_words(opening(messages)))
         tools = read_json(sent.tools) if sent.tools else None
         return (
             digest(sent.prompt_id),
             digest([messages, tools]),
-            conversation_of(messages, sent.turn),
+            conversation_of(messages),
             sets,
             self._at,
             self._dataset,
             self._seen.providers.code(found.provider or UNKNOWN),
-            FIDELITIES.index(found.fidelity) if found.fidelity in FIDELITIES else -1,
+            fidelity_code(found.fidelity),
             found.finish_reason == "length",
             sent.turn,
             found.length,

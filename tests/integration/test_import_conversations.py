@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from samples_kit import Row, read, write, write_run
+from samples_kit import MARKED, Row, read, write, write_run
 
 import tokens
 from fleet.errors import ConfigError, FleetError, InputError
@@ -18,7 +18,7 @@ from gpu_stage.conversations.bring import Import
 from gpu_stage.conversations.give import Export
 from gpu_stage.merge import merge
 from gpu_stage.merge.settings import load
-from gpu_stage.samples import SAMPLES, completion_parts, samples_of
+from gpu_stage.samples import completion_parts, samples_of
 
 KIMI = Path(__file__).parents[3] / "shared" / "data" / "kimi_tokenizer"
 MODEL = "moonshotai/kimi-k2.5"
@@ -189,6 +189,15 @@ def test_all_answers_are_turns_of_one_conversation(
         ('{"input_ids": [1, 2, 3], "loss_mask": [0, 1, 0]}', "not zeros and then ones"),
         ('{"input_ids": [1, 2], "loss_mask": [0, 0]}', "not zeros and then ones"),
         ('{"input_ids": [1, -2], "loss_mask": [0, 1]}', "no list of whole numbers"),
+        ('{"input_ids": [1, 2], "loss_mask": [0, 1], "messages": "["}', "`messages`: not JSON"),
+        (
+            '{"input_ids": [1, 2], "loss_mask": [0, 1], "messages": "{\\"a\\": 1}"}',
+            "`messages`: no list",
+        ),
+        (
+            '{"input_ids": [1, 2], "loss_mask": [0, 1], "messages": "[\\"\\\\ud800\\"]"}',
+            "`messages`: half a surrogate pair",
+        ),
         (json.dumps(SPECFORGE), "an earlier line has answered"),
     ],
 )
@@ -244,7 +253,7 @@ def test_what_was_imported_fits_the_schema_and_is_merged_only_when_asked(
         }
         for row, sample in zip(read(part.parent), samples, strict=True)
     ]
-    write(samples_of(run, part), columns, SAMPLES)
+    write(samples_of(run, part), columns, MARKED)
     with pytest.raises(InputError, match="2 fidelity: unverified"):
         merge([run], run.parent / "set", load(_toml(run, "")))
     merge([run], run.parent / "set", load(_toml(run, '[filters]\nfidelity = ["unverified"]')))
@@ -285,11 +294,32 @@ def test_ids_come_back_as_far_as_they_were_known(
     those that were made from text have not become sampled ones."""
     prefix = kimi.prefix(tokens.Prompt([USER]))
     text = kimi.completion(tokens.Answer(" Yes.", "Hm.\n"))
-    row = Row(messages=[USER], prompt_ids=prefix, completion_ids=text, fidelity=had)
+    row = Row(
+        messages=[USER],
+        content=" Yes.",
+        reasoning="Hm.\n",
+        prompt_ids=prefix,
+        completion_ids=text,
+        fidelity=had,
+    )
     source = write_run(tmp_path / "bought", {"B1": [row]})
     export_conversations(Export(source, "speculators", tmp_path / "out.jsonl"))
     import_conversations(Import([tmp_path / "out.jsonl"], run, "X"))
     (back,) = read(run / "completions" / "dataset=X")
     sample = judged(kimi, back)
+    assert (back["content"], back["reasoning"]) == (row.content, row.reasoning)
+    assert json.loads(back["messages"]) == [USER]
     assert sample.fidelity == has
     assert list(sample.input_ids) == [*prefix, *text]
+
+
+def test_tools_come_back_with_the_ids(run: Path, tmp_path: Path, kimi: tokens.Renderer) -> None:
+    """They belong to the prompt: without them it would be another one."""
+    prompt = {"prompt_ids": kimi.prefix(tokens.Prompt([USER], TOOLS)), "completion_ids": [1]}
+    row = Row(messages=[USER], tools=TOOLS, content=None, tool_calls=[CALL], **prompt)
+    source = write_run(tmp_path / "bought", {"B1": [row]})
+    export_conversations(Export(source, "speculators", tmp_path / "out.jsonl"))
+    import_conversations(Import([tmp_path / "out.jsonl"], run, "X"))
+    (back,) = read(run / "completions" / "dataset=X")
+    assert json.loads(back["tools"]) == TOOLS
+    assert json.loads(back["tool_calls"]) == [CALL]

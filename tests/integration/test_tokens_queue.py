@@ -15,6 +15,7 @@ from fleet import broker, run_config
 from fleet.app import make_app
 from fleet.errors import FleetError
 from gpu_stage import claimed_file, sample_file, sending
+from gpu_stage.marks import Marks
 from gpu_stage.samples import samples_of
 from gpu_stage.tasks import TOKENS
 from gpu_stage.token_queue import tokenise_by_queue
@@ -112,7 +113,7 @@ def test_a_worker_with_another_recipe_is_noticed(run: Path, url: str) -> None:
         client.brpop([TOKENS], timeout=20)
         with claimed_file.claim(path) as file:
             assert file is not None
-            sample_file.write(file, path, [], "another recipe")
+            sample_file.write(file, path, [], Marks("another recipe", ""))
 
     elsewhere = threading.Thread(target=other)
     elsewhere.start()

@@ -12,8 +12,6 @@ from samples_kit import Row, write_run
 from fleet.errors import ConfigError, InputError
 from gpu_stage.conversations import export_conversations
 from gpu_stage.conversations.give import Export, Exported
-from gpu_stage.merge import merge
-from gpu_stage.merge.settings import MergeFile
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "日本 👩‍👩‍👧?"}
@@ -129,9 +127,22 @@ def test_speculators_rows_are_ids_and_a_mask_of_one_length(tmp_path: Path) -> No
     reasons = [r["metadata"]["finish_reason"] for r in rows]
     assert reasons == ["stop", "stop", "stop", "stop", "tool_calls", "length"]
     assert rows[4]["metadata"]["is_tool_call"]
-    assert rows[3]["id"] == f"{rows[3]['primary_id']}_gen1"
-    assert len({r["id"] for r in rows}) == 6
+    assert [r["id"] for r in rows] == [r.prompt_id for r in (row, *ROWS)]
+    assert len({r["primary_id"] for r in rows}) == 6
     assert (done.written, done.left_out) == (6, {})
+
+
+def test_speculators_rows_hold_their_messages_as_text(tmp_path: Path) -> None:
+    """Messages of any shape lie in one column, and say which prompt a row of ids answers."""
+    parts = Row(messages=[{"role": "user", "content": [{"type": "text", "text": "a"}]}])
+    export(tmp_path, "speculators", [PLAIN, parts, CALLED])
+    plain, listed, called = loaded(tmp_path / "out.jsonl")
+    answer = {"role": "assistant", "content": " Yes.\n"}
+    assert json.loads(plain["messages"]) == [SYSTEM, USER, answer]
+    assert json.loads(listed["messages"])[0] == parts.sent()[0]
+    assert json.loads(called["messages"])[-1]["tool_calls"] == [CALL]
+    assert json.loads(called["messages"])[-1]["reasoning_content"] == "I call."
+    assert [json.loads(row["tools"]) for row in (plain, listed, called)] == [[], [], TOOLS]
 
 
 @pytest.mark.parametrize("style", ["specforge", "openai", "sharegpt"])
@@ -165,35 +176,6 @@ def test_without_samples_texts_go_and_ids_cannot(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="run `gpu-stage tokens"):
             export_conversations(asked)
     assert not list(tmp_path.glob("*ids.jsonl*"))
-
-
-def test_a_set_gives_what_is_on_its_side(tmp_path: Path) -> None:
-    """Train and held out are two files without a prompt in common, and nothing dropped in them."""
-    rows = [Row(text=f"question {number}") for number in range(40)]
-    runs = [
-        write_run(tmp_path / "one", {"B1": rows}),
-        write_run(
-            tmp_path / "two", {"B1": [*rows[:5], Row(text="more"), Row(fidelity="rejected")]}
-        ),
-    ]
-    merge(runs, tmp_path / "set", MergeFile(heldout_share=0.3))
-    ids: dict[str, set[str]] = {}
-    for side in ("train", "heldout"):
-        out = tmp_path / f"{side}.jsonl"
-        done = export_conversations(Export(tmp_path / "set", "specforge", out, (), side))
-        ids[side] = {row["id"] for row in lines(out)}
-        assert len(ids[side]) == done.written > 0
-    assert not ids["train"] & ids["heldout"]
-    assert len(ids["train"] | ids["heldout"]) == 41
-
-
-def test_a_set_whose_run_has_moved_says_where_it_was(tmp_path: Path) -> None:
-    """The set holds ids; the texts are in the run."""
-    run = write_run(tmp_path / "run", {"B1": [PLAIN, THOUGHT]})
-    merge([run], tmp_path / "set", MergeFile(heldout_share=0.0))
-    run.rename(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="its run run is not at"):
-        export_conversations(Export(tmp_path / "set", "openai", tmp_path / "out.jsonl"))
 
 
 def test_a_file_is_not_overwritten(tmp_path: Path) -> None:

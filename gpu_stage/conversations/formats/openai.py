@@ -9,6 +9,7 @@ from gpu_stage.conversations.answered import (
     Format,
     Object,
     Unusable,
+    answer_message,
     answers_in,
     check_ended,
 )
@@ -16,12 +17,7 @@ from gpu_stage.conversations.answered import (
 
 def _write(answered: Answered) -> Object:
     check_ended(answered)
-    answer: Object = {"role": "assistant", "content": answered.content}
-    if answered.reasoning:
-        answer["reasoning_content"] = answered.reasoning
-    if answered.tool_calls:
-        answer["tool_calls"] = list(answered.tool_calls)
-    row: Object = {"messages": [*answered.messages, answer]}
+    row: Object = {"messages": [*answered.messages, answer_message(answered)]}
     if answered.tools:
         row["tools"] = list(answered.tools)
     return row

@@ -2,13 +2,18 @@
 
 Reasoning and tool calls are in the ids as the target wrote them, and `metadata` says how the
 answer ended and how far its ids are known, so everything is carried: ids that were made from text
-do not come back as sampled ones. A row is read when its loss mask is one run of ones at the
-end: an answer behind what the model read. `text`, which its readers do not use, is not written.
+do not come back as sampled ones. `messages` and `tools` stand beside the ids, since nothing else
+says which prompt a row answers. They are JSON in text: its readers pass them over, but load a file
+as a table, and a column of messages would have as many types as there are shapes of them. A row is
+read when its loss mask is one run of ones at the end: an answer behind what the model read. `text`,
+which its readers do not use, is not written.
 """
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
+from fleet.records import canonical_json
 from gpu_stage.conversations.answered import (
     Answered,
     CannotCarry,
@@ -16,8 +21,10 @@ from gpu_stage.conversations.answered import (
     Ids,
     Object,
     Unusable,
+    answer_message,
     answers_in,
 )
+from gpu_stage.conversations.lines import read_json
 
 
 def _write(answered: Answered) -> Object:
@@ -25,12 +32,13 @@ def _write(answered: Answered) -> Object:
         raise CannotCarry("no ids")
     prompt, completion = answered.ids.prompt, answered.ids.completion
     return {
-        "id": f"{answered.conversation}_gen{answered.turn}",
+        "id": answered.prompt_id,
         "primary_id": answered.conversation,
         "input_ids": [*prompt, *completion],
         "loss_mask": [0] * len(prompt) + [1] * len(completion),
+        "messages": canonical_json([*answered.messages, answer_message(answered)]),
+        "tools": canonical_json(list(answered.tools or ())),
         "metadata": {
-            "prompt_id": answered.prompt_id,
             "fidelity": answered.ids.fidelity,
             "finish_reason": answered.finish_reason,
             "is_tool_call": bool(answered.tool_calls),
@@ -43,9 +51,8 @@ def _read(row: Object) -> list[Answered]:
     metadata = row.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     ids = replace(_ids(row), fidelity=str(metadata.get("fidelity") or "exact"))
-    answered = Answered((), None)
-    if row.get("messages"):
-        answered = answers_in(row["messages"], row.get("tools"))[-1]
+    messages, tools = _listed(row, "messages"), _listed(row, "tools")
+    answered = answers_in(messages, tools)[-1] if messages else Answered((), None)
     usage, ended = metadata.get("usage"), metadata.get("finish_reason")
     return [
         replace(
@@ -55,6 +62,18 @@ def _read(row: Object) -> list[Answered]:
             usage=usage if isinstance(usage, dict) else None,
         )
     ]
+
+
+def _listed(row: Object, name: str) -> list[Any]:
+    """A list that stands in the row as it is, or as JSON in text."""
+    value = row.get(name)
+    try:
+        value = read_json(value) if isinstance(value, str) and value else value
+    except Unusable as error:
+        raise Unusable(f"`{name}`: {error}") from error
+    if value and not isinstance(value, list):
+        raise Unusable(f"`{name}`: no list")
+    return value or []
 
 
 def _ids(row: Object) -> Ids:

@@ -114,28 +114,36 @@ def test_what_a_cap_keeps_is_of_the_seed_and_not_of_the_split(merged: Merge) -> 
 
 
 def test_the_turns_of_a_conversation_stay_together(merged: Merge) -> None:
-    """A later turn is held out when its first is, in whatever run and whatever was answered."""
+    """A later turn is held out when its first is, in whatever run, whatever was answered, and
+    whether the answers before it came with the dataset."""
     talks: list[list[Row]] = []
     for number in range(60):
         first = [{"role": "system", "content": "Be."}, {"role": "user", "content": f"Q{number}"}]
         answered = [{"role": "assistant", "content": "A"}, {"role": "user", "content": "And?"}]
         again = [{"role": "assistant", "content": "B"}, {"role": "user", "content": "So?"}]
         talks.append([Row(messages=first), Row(messages=first + answered, turn=1)])
-        talks[-1].append(Row(messages=first + answered + again, turn=2))
+        given_before = [{"role": "assistant", "content": "Hm"}, {"role": "user", "content": "So?"}]
+        talks[-1] += [
+            Row(messages=first + answered + again, turn=2),
+            Row(messages=first + given_before),
+        ]
     early = {"A": [talk[0] for talk in talks]}
     late = {"A": [row for talk in talks for row in talk[1:]]}
     folder = merged(early, late, toml="heldout_share = 0.5")
     sides = {row["prompt_id"]: side for side in SIDES for row in read(folder / side)}
-    assert len(sides) == 180
+    assert len(sides) == 240
     assert all(len({sides[row.prompt_id] for row in talk}) == 1 for talk in talks)
     assert len(set(sides.values())) == 2
 
 
-def test_answers_that_came_with_the_dataset_belong_to_the_prompt() -> None:
-    """Only answers that the target wrote are taken off to find how a conversation began."""
-    user, bot = {"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}
-    assert conversation_of([user, bot, user], 0) != conversation_of([user], 0)
-    assert conversation_of([bot, user, bot, user], 1) == conversation_of([bot, user], 0)
+def test_a_conversation_is_known_by_its_messages_up_to_the_first_answer() -> None:
+    """Whoever wrote that answer; what an assistant says before the first user is no answer."""
+    system, bot = {"role": "system", "content": "Be."}, {"role": "assistant", "content": "A"}
+    user = {"role": "user", "content": "Q"}
+    alike = ([system, user], [system, user, bot, user], [system, user, bot, user, bot, user])
+    assert len({conversation_of(messages) for messages in alike}) == 1
+    others = ([user], [system, bot, user], [system, user, user], [system, bot], [])
+    assert len({conversation_of(messages) for messages in (alike[0], *others)}) == 6
 
 
 @SLOWLY
@@ -199,4 +207,13 @@ def test_weights_never_ask_for_more_than_there_is(
     limits = budgets(there, chosen)
     allowed = {name: min(count, cap or count) for name, count in there.items()}
     assert all(limits[name] <= allowed[name] for name in there)
-    assert any(limits[name] >= allowed[name] - 1 for name in there)
+    assert any(limits[name] == allowed[name] for name in there)
+
+
+@QUICKLY
+@given(st.integers(1, 10**9), st.integers(1, 1000), st.integers(1, 1000))
+def test_weights_are_proportions_as_they_are_written(scarce: int, one: int, other: int) -> None:
+    """0.1 to 0.3 is one to three: what binary fractions lack costs no dataset a token."""
+    weights = [Dataset("A", weight=one / 10), Dataset("B", weight=other / 10)]
+    limits = budgets({"A": scarce, "B": 10**15}, weights)
+    assert limits == {"A": scarce, "B": scarce * other // one}

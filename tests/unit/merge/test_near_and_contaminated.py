@@ -96,6 +96,28 @@ def test_parquet_sets_and_their_columns_are_read(tmp_path: Path) -> None:
     assert list(read_prompts(EvaluationSet("exam", str(path)))) == ["yes"]
 
 
+@pytest.mark.parametrize("column", [None, "instruction"])
+def test_the_input_of_an_instruction_belongs_to_its_prompt(
+    merged: Merge, tmp_path: Path, column: str | None
+) -> None:
+    """The prompt was sent with it, so it is found with it, by itself too, and a short one whole."""
+    path = tmp_path / "exam.jsonl"
+    asked = [
+        {"instruction": "Summarise the text.", "input": LONG},
+        {"instruction": "Translate.", "input": "Good day"},
+        {"instruction": "Tell a joke.", "input": ""},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in asked))
+    toml = f"heldout_share = 0.0\n[[evaluation_sets]]\nname = 'exam'\npath = '{path}'\n"
+    toml += f"column = '{column}'\n" if column else ""
+    met = (f"Summarise the text.\n\n{LONG}", LONG, "Translate.\n\nGood day", "Tell a joke.")
+    fine = ("Summarise the text.", "Translate.", "Good day")
+    folder = merged({"B1": [Row(text=text) for text in met + fine]}, toml=toml)
+    record = json.loads((folder / "set.json").read_text())
+    assert record["overall"]["dropped"] == {"contaminated: exam": 4}
+    assert len(read(folder / "train")) == 3
+
+
 def test_a_set_without_prompts_is_refused_by_line(tmp_path: Path) -> None:
     """A set that cannot be read would look for nothing."""
     path = tmp_path / "exam.jsonl"

@@ -5,13 +5,15 @@ Importing it takes torch, so the command line does so when it is called.
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from fleet.errors import ConfigError
 from gpu_stage.audit.measure import rule_of
 from gpu_stage.audit.record import make_record, show_record, write_record
-from gpu_stage.audit.run import Subject, measure, prepare
+from gpu_stage.audit.run import Subject, Target, measure, prepare
 from gpu_stage.console import Exit, err, out
+from gpu_stage.engines.final_norm import Head, read_head
 from gpu_stage.engines.layers import default_layers
 from gpu_stage.engines.states import Engine
 from gpu_stage.hidden.target import load_engine, look_at, pick_device, text_config
@@ -29,6 +31,7 @@ class Wishes:
     tolerance: float
     engine: str
     device: str
+    hidden: Path | None = None
 
 
 def audit(wishes: Wishes, *, as_json: bool) -> int:
@@ -47,15 +50,21 @@ def audit(wishes: Wishes, *, as_json: bool) -> int:
             f"{run.config.path}: run.target is missing; name the folder of the target's weights "
             "there, or with --target"
         )
-    subject = Subject(run, run.config, rule_of(run.config), look_at(target).fingerprint)
+    hidden = wishes.hidden or run.directory / "hidden"
+    subject = Subject(run, run.config, rule_of(run.config), look_at(target).fingerprint, hidden)
 
+    @cache
     def engine() -> Engine:
         layers = default_layers(int(text_config(target)["num_hidden_layers"]))
         return load_engine(target, layers, wishes.engine, pick_device(wishes.device))
 
+    @cache
+    def head() -> Head:
+        return read_head(target, "cpu" if wishes.engine == "vllm" else pick_device(wishes.device))
+
     plan = prepare(subject, wishes.tokens)
     with Bar(err, "audit", plan.choice.samples) as bar:
-        measured = measure(subject, plan, engine, bar.add)
+        measured = measure(subject, plan, Target(engine, head), bar.add)
     record = make_record(subject, measured, wishes.tolerance)
     path = write_record(run.directory, record)
     if as_json:

@@ -116,11 +116,15 @@ def audit(
         Literal["resident", "streamed", "vllm"], typer.Option(help="As in extract.")
     ] = "resident",
     device: Annotated[str, typer.Option(help="As in extract.")] = "auto",
+    hidden: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Shards of the run's samples, if not RUN/hidden."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Hold what providers sent against the target: who serves another model? Exit status 1: one."""
     command = _with_torch("audit_command")
-    wishes = command.Wishes(run, target, tokens, tolerance, engine, device)
+    wishes = command.Wishes(run, target, tokens, tolerance, engine, device, hidden)
     raise typer.Exit(command.audit(wishes, as_json=as_json))
 
 

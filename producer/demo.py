@@ -40,13 +40,14 @@ def run_demo(directory: Path) -> Exit:
     template = resources.files("producer") / "templates" / "demo"
     with resources.as_file(template) as source:
         shutil.copytree(source, home)
-    (home / "target").symlink_to(smollm2_folder())
     settings = Settings(api_key=Secret("sk-or-v1-demo"))
     setup(settings.log_level, settings.secrets())
-    config = run_config.load(home / "run.toml")
     err.print("Starting an OpenRouter on this machine, with SmolLM2-135M behind it …")
     emulator, url = _start_emulator(home)
+    # The emulator has converted the model by now: the run's target is there.
+    (home / "target").symlink_to(smollm2_folder())
     try:
+        config = run_config.load(home / "run.toml")
         account = Account(url, settings.api_key)
         opened = prepare(config, account, config.directory, limit=0, strict=False)
         write_manifest(config, opened)
@@ -60,17 +61,17 @@ def run_demo(directory: Path) -> Exit:
 
 
 def _go_on(directory: Path) -> Exit:
-    """Token ids, the audit and hidden states, by the commands that a user would call."""
+    """Token ids, hidden states and the audit, by the commands that a user would call."""
     run = os.path.relpath(directory)
     err.print(
-        "\nTo token ids; held against the target itself (Beta serves another temperature than it "
-        "is asked for);\nand through the target, for the hidden states that a draft learns from:"
+        "\nTo token ids; through the target, for the hidden states that a draft learns from; and "
+        "held against\nthe target (Beta serves another temperature than it is asked for):"
     )
     for command in (
         ["tokens", run],
-        ["audit", run],
         ["extract", run],
         ["inspect", f"{run}/hidden"],
+        ["audit", run],
     ):
         err.print(f"\n$ gpu-stage {' '.join(command)}", style="bold", highlight=False)
         done = subprocess.run(

@@ -3,7 +3,7 @@
 T   tokens of a sample    C   tokens of its completion    H   hidden size
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,6 @@ from fleet.errors import ConfigError
 from fleet.run_config import RunConfig
 from gpu_stage.audit.verdict import Evidence
 from gpu_stage.engines.likelihood import likelihood
-from gpu_stage.engines.states import Engine
 
 #: Fields of a request that change what is sampled and are not modelled, and values that do not.
 NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -27,6 +26,9 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "structured_outputs": (False, None),
     "tool_choice": ("auto", "none", None),
 }
+
+#: Head and final norm over last states: [T, H] -> [T, V], float32.
+LogitsOf = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def rule_of(config: RunConfig) -> Rule:
 
 
 def evidence_of(
-    engine: Engine,
+    logits_of: LogitsOf,
     last: torch.Tensor,  # [T, H]
     ids: torch.Tensor,  # [T] int64
     spans: Sequence[tuple[int, int]],
@@ -68,6 +70,7 @@ def evidence_of(
     """What the target thinks of the tokens in `spans`.
 
     Args:
+        logits_of: the target's head, `Engine.logits` or `Head.logits`.
         last: h[L] of the sample, before the final norm.
         spans: half-open ranges of `ids` that the provider's model wrote.
         stated: log-probabilities that the provider gave with them, at temperature 1 as engines
@@ -79,12 +82,10 @@ def evidence_of(
         return Evidence(samples=1)
     places = torch.cat(written)
     before, tokens = last[places - 1], ids[places]
-    found = likelihood(
-        engine.logits, before, tokens, temperature=rule.temperature, top_p=rule.top_p
-    )
+    found = likelihood(logits_of, before, tokens, temperature=rule.temperature, top_p=rule.top_p)
     possible = found.log_p.isfinite()
     surprise = (-found.log_p - found.entropy)[possible]
-    gaps = _gaps(engine, before, tokens, rule, found.log_p, stated)
+    gaps = _gaps(logits_of, before, tokens, rule, found.log_p, stated)
     return Evidence(
         samples=1,
         tokens=int(possible.sum()),
@@ -98,7 +99,7 @@ def evidence_of(
 
 
 def _gaps(
-    engine: Engine,
+    logits_of: LogitsOf,
     before: torch.Tensor,
     tokens: torch.Tensor,
     rule: Rule,
@@ -110,5 +111,5 @@ def _gaps(
     if not count:
         return torch.empty(0)
     if (rule.temperature, rule.top_p) != (1.0, 1.0):
-        log_p = likelihood(engine.logits, before[:count], tokens[:count]).log_p
+        log_p = likelihood(logits_of, before[:count], tokens[:count]).log_p
     return torch.tensor(stated[:count], dtype=torch.float64) - log_p[:count].cpu()

@@ -8,12 +8,17 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+import torch
 
 from fleet.run_config import RunConfig
 from gpu_stage.audit.choose import Choice, Chosen, choose, read_chosen
-from gpu_stage.audit.measure import Rule, evidence_of
+from gpu_stage.audit.kept_states import last_states
+from gpu_stage.audit.measure import LogitsOf, Rule, evidence_of
 from gpu_stage.audit.store import Key, Store, key_of
 from gpu_stage.audit.verdict import Evidence
+from gpu_stage.engines.final_norm import Head
 from gpu_stage.engines.packing import make_pack, packs
 from gpu_stage.engines.states import Engine
 from gpu_stage.runs import Run
@@ -55,10 +60,20 @@ class Subject:
     rule: Rule
     #: Fingerprint of the target's weights.
     target: str
+    #: Shards of hidden states, where extraction has made some.
+    hidden: Path
 
     @property
     def store(self) -> Store:
         return Store(self.run.directory, self.target, self.rule)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The target, or its head alone; each is loaded when it is called for."""
+
+    engine: Callable[[], Engine]
+    head: Callable[[], Head]
 
 
 @dataclass(frozen=True)
@@ -79,16 +94,12 @@ def prepare(subject: Subject, tokens: int) -> Plan:
     return Plan(choose(subject.run, tokens, measured), known)
 
 
-def measure(subject: Subject, plan: Plan, engine: Callable[[], Engine], tell: Tell) -> Measured:
-    """Evidence about every chosen sample, from what is kept and by the target.
-
-    Args:
-        engine: called when there is something to measure.
-    """
+def measure(subject: Subject, plan: Plan, target: Target, tell: Tell) -> Measured:
+    """Evidence about every chosen sample, from what is kept and by the target."""
     groups = defaultdict[Group, Evidence](Evidence)
 
     def look(missing: list[tuple[Key, Chosen]]) -> None:
-        found = _measured(engine(), subject.rule, missing, tell)
+        found = _measured(subject, target, missing, tell)
         for sample, evidence in _kept(subject.store, found):
             groups[_group(sample)] += evidence
 
@@ -119,6 +130,21 @@ def _group(sample: Chosen) -> Group:
 
 
 def _measured(
+    subject: Subject, target: Target, missing: list[tuple[Key, Chosen]], tell: Tell
+) -> Iterator[tuple[Key, Chosen, Evidence]]:
+    """By the states that extraction has left where they are, else by the target."""
+    left = dict(enumerate(missing))
+    samples = [sample for _, sample in missing]
+    for n, last in last_states(subject.hidden, subject.target, samples):
+        if n in left:  # a sample may stand in several shards of a set
+            key, sample = left.pop(n)
+            yield key, sample, _evidence(target.head().logits, subject.rule, last, sample)
+            tell(1, len(sample.ids))
+    if left:
+        yield from _computed(target.engine(), subject.rule, list(left.values()), tell)
+
+
+def _computed(
     engine: Engine, rule: Rule, missing: list[tuple[Key, Chosen]], tell: Tell
 ) -> Iterator[tuple[Key, Chosen, Evidence]]:
     waiting = iter(missing)
@@ -126,9 +152,13 @@ def _measured(
     for pack, states in zip(made, engine.states(made), strict=True):
         for start, end in pack.spans():
             key, sample = next(waiting)
-            last, ids = states.last[start:end], pack.ids[start:end]
-            yield key, sample, evidence_of(engine, last, ids, sample.spans, rule, sample.stated)
+            yield key, sample, _evidence(engine.logits, rule, states.last[start:end], sample)
         tell(len(pack.boundaries) - 1, len(pack.ids))
+
+
+def _evidence(logits_of: LogitsOf, rule: Rule, last: torch.Tensor, sample: Chosen) -> Evidence:
+    ids = torch.tensor(sample.ids)
+    return evidence_of(logits_of, last, ids, sample.spans, rule, sample.stated)
 
 
 def _kept(

@@ -12,6 +12,7 @@ import torch
 
 from fleet import run_config
 from fleet.errors import ConfigError, InputError
+from gpu_stage import extract_command
 from gpu_stage.audit.measure import Rule, evidence_of, rule_of
 from gpu_stage.audit.store import Store
 from gpu_stage.audit_command import Wishes, audit
@@ -111,7 +112,7 @@ def test_sums_are_what_the_formula_says(target: Path) -> None:
         entropy = -(q * logs).sum()
         surprise += float(-logs[ids[place]] - entropy)
         variance += float((q * logs**2).sum() - entropy**2)
-    found = evidence_of(engine, states.last, ids, [(4, 12)], Rule(0.8, 0.9))
+    found = evidence_of(engine.logits, states.last, ids, [(4, 12)], Rule(0.8, 0.9))
     assert (found.tokens + found.impossible, found.impossible) == (8, impossible)
     assert found.surprise == pytest.approx(surprise, abs=1e-4)
     assert found.variance == pytest.approx(variance, abs=1e-4)
@@ -181,6 +182,45 @@ def test_what_was_measured_is_not_measured_again(
 
 def _never(*_: object) -> None:
     raise AssertionError("the target was loaded for nothing")
+
+
+def extract(run: Path, target: Path, **wishes: Any) -> None:
+    """Hidden states of a run, in its folder."""
+    wanted = {"storage": "bf16", "shard_size": "20KB", "pack_tokens": 64} | wishes
+    fixed = {"source": run, "out": None, "target": target, "engine": "resident", "layers": ""}
+    work = extract_command.work_for(
+        extract_command.Wishes(**(fixed | wanted), device="cpu", spool="0")  # type: ignore[arg-type]
+    )
+    assert extract_command.extract(work, queue_url=None, as_json=True) == 0
+
+
+def test_after_extraction_the_head_alone_is_needed(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Same figures as by the target, from the states that lie there; fp8's are not taken."""
+    completions = sampled(target, 6, 1.0)
+    plain = write_run(tmp_path / "plain", target, rows(completions, "Alpha"))
+    states = write_run(tmp_path / "states", target, rows(completions, "Alpha"))
+    packed = write_run(tmp_path / "packed", target, rows(completions, "Alpha"))
+    extract(states, target)
+    extract(packed, target, storage="fp8")
+    wanted = record(plain)["providers"]["Alpha"]
+    monkeypatch.setattr("gpu_stage.audit_command.load_engine", _never)
+    found = record(states)["providers"]["Alpha"]
+    assert found["tokens"] == wanted["tokens"] == 240
+    assert found["drift"] == pytest.approx(wanted["drift"], abs=0.02)  # packs differ: bf16
+    with pytest.raises(AssertionError, match="loaded for nothing"):
+        record(packed)
+
+
+def test_states_of_other_ids_are_not_taken(tmp_path: Path, target: Path) -> None:
+    """Samples that were made anew since the extraction go through the target."""
+    run = write_run(tmp_path / "run", target, rows(sampled(target, 4, 1.0), "Alpha"))
+    extract(run, target)
+    for part in (run / "samples").rglob("part-*.parquet"):
+        part.unlink()
+    write_run(run, target, rows(sampled(target, 4, 0.3), "Alpha"))
+    assert record(run)["providers"]["Alpha"]["z"] < -3
 
 
 def test_a_budget_of_tokens_takes_the_same_samples_again(tmp_path: Path, target: Path) -> None:

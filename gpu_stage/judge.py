@@ -31,6 +31,10 @@ class Row:
 
 def judge(renderer: Renderer, recipe: Recipe, row: Row) -> Sample:
     """The sample that a completion becomes."""
+    return tokens.total(lambda: _judged(renderer, recipe, row))
+
+
+def _judged(renderer: Renderer, recipe: Recipe, row: Row) -> Sample:
     try:
         prompt = Prompt(
             _list(row.messages), _list(row.tools) if row.tools else None, recipe.thinking

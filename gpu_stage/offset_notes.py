@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fleet.run_config import Tokens
 from gpu_stage.tally import Tallies
 from tokens import constant_offset
+from tokens.offsets import LEAST_SAMPLES
 
 END_NOT_BILLED = -1
 
@@ -38,6 +39,11 @@ class Note:
         start = f"{self.provider}: {self.what} {signed(self.offset)} on {share}"
         if self.offset == self.taken_off:
             return f"{start}; the run file takes it off"
+        if self.taken_off and self.of < LEAST_SAMPLES:
+            return (
+                f"{self.provider}: {self.of:,} {self.what} counts are too few to say whether "
+                f"{signed(self.taken_off)}, which the run file takes off, is right"
+            )
         if self.taken_off:
             return (
                 f"{start}, and the run file takes {signed(self.taken_off)} off; correct "

@@ -105,9 +105,9 @@ def recipe_of(config: RunConfig) -> Recipe:
 
 
 def allowed_providers(directory: Path) -> frozenset[str]:
-    """Display names that the run has allowed at any of its starts; none when it had none.
+    """Display names that the run has allowed at any of its starts, or later; none when it had none.
 
-    All starts: who may not be asked any more, because of a price or an outage, has answered
+    All of them: who may not be asked any more, because of a price or an outage, has answered
     rightly before.
 
     Raises:
@@ -121,7 +121,7 @@ def allowed_providers(directory: Path) -> frozenset[str]:
         return frozenset(
             endpoint["provider_name"]
             for session in sessions
-            for endpoint in session["endpoints"]
+            for endpoint in (*session["endpoints"], *session.get("newcomers", ()))
             if endpoint["kept"]
         )
     except (ValueError, KeyError, TypeError) as error:

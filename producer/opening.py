@@ -141,9 +141,12 @@ def tell_endpoints(
 ) -> None:
     """Who may answer has changed, or what it costs.
 
+    The manifest learns first who may: whoever judges a completion of theirs finds them there.
+
     Raises:
         NobodyLeft: nobody may; the ledger is told so first.
     """
+    _note_newcomers(config, verdicts)
     _tell_routes(config, ledger, evenly, verdicts)
     ledger.set_config(_job(config, run_id, kept(verdicts)))
 
@@ -248,13 +251,34 @@ def write_manifest(config: RunConfig, opened: Opened) -> Path:
             "run_file_sha256": hashlib.sha256(config.path.read_bytes()).hexdigest(),
             "endpoints_read_at": opened.listed_at.isoformat(timespec="seconds"),
             "endpoints": [verdict.record() for verdict in opened.verdicts],
+            "newcomers": [],
             "prompts": msgspec.to_builtins(opened.summaries),
         }
     )
+    _keep(path, manifest)
+    return path
+
+
+def _note_newcomers(config: RunConfig, verdicts: Sequence[Verdict]) -> None:
+    """Add to the last start the endpoints that may be asked now and might not when it looked."""
+    path = config.directory / "manifest.json"
+    manifest = _manifest(path)
+    if not manifest["sessions"]:
+        return
+    session = manifest["sessions"][-1]
+    newcomers = session.setdefault("newcomers", [])
+    known = {one["tag"] for one in (*session["endpoints"], *newcomers) if one["kept"]}
+    found = [v.record() for v in verdicts if v.kept and v.endpoint.tag not in known]
+    if found:
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        newcomers += [record | {"read_at": at} for record in found]
+        _keep(path, manifest)
+
+
+def _keep(path: Path, manifest: dict[str, Any]) -> None:
     partial = path.with_suffix(".json.partial")
     with partial.open("w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=2, ensure_ascii=False)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
-    return path

@@ -18,6 +18,7 @@ from tokens.offsets import constant_offset
 from tokens.renderer import Renderer
 from tokens.response import read_body
 from tokens.sample import Counts, Fidelity, Reason, Rules, Sample
+from tokens.total import total
 
 __all__ = [
     "Answer",
@@ -36,5 +37,6 @@ __all__ = [
     "load",
     "names",
     "read_body",
+    "total",
     "verify",
 ]

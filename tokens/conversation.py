@@ -18,6 +18,8 @@ Message = Mapping[str, Any]
 Tool = Mapping[str, Any]
 #: Finish reasons after which the model has written its end token.
 ENDED = ("stop", "tool_calls")
+#: Fields of a message that are text, or not there.
+TEXTS = ("name", "reasoning", "reasoning_content", "tool_call_id")
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,11 @@ class Prompt:
         for at, message in enumerate(self.messages, 1):
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
                 raise Unrenderable(f"message {at} is no object with a role")
-            if not all(map(is_call, message.get("tool_calls") or ())):
+            for name in TEXTS:
+                if not isinstance(message.get(name), str | None):
+                    raise Unrenderable(f"message {at}: {name} is not text")
+            calls = message.get("tool_calls") or []
+            if not isinstance(calls, list | tuple) or not all(map(is_call, calls)):
                 raise Unrenderable(f"message {at}: a tool call without a function's name")
         for at, tool in enumerate(self.tools or (), 1):
             if not isinstance(tool, Mapping) or not (
@@ -99,7 +105,7 @@ def arguments_of(tool_call: Mapping[str, Any]) -> Any:
         return arguments
     try:
         return json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
 
 

@@ -56,6 +56,10 @@ class Evidence:
     #: Of each edit's first new token, at its place.
     first: Sequence[float]
 
+    def of(self, some: slice) -> Evidence:
+        """For some of the edits."""
+        return Evidence(self.written, self.first[some])
+
 
 def evidence_features(edits: Sequence[Edit], evidence: Evidence) -> Matrix:
     """One row an edit, one column a name of `EVIDENCE_NAMES`."""

@@ -28,6 +28,8 @@ from tokens.segmentation import Edit, Vocabulary, difference, edits
 PENALTY = 3.0
 #: Rows that are learned from, at most, and the share of wrong edits that is looked at.
 MOST_ROWS, ONE_IN = 2000, 8
+#: Rows of columns in memory: at 80 numbers a row 10 MB.
+EDITS_AT_ONCE = 16_384
 #: Newton's steps: how many, the longest, and the one that ends it.
 STEPS, LONGEST_STEP, SHORTEST_STEP = 50, 3.0, 1e-6
 
@@ -60,7 +62,12 @@ class Prior:
         evidence: Evidence | None = None,
     ) -> Matrix:
         """Of each edit of the ids being what the model wrote."""
-        odds: Matrix = _columns(ids, found, vocabulary, evidence) @ np.array(self.weights)
+        weights = np.array(self.weights)
+        odds = np.empty(len(found))
+        for start in range(0, len(found), EDITS_AT_ONCE):
+            some = slice(start, start + EDITS_AT_ONCE)
+            told = evidence and evidence.of(some)
+            odds[some] = _columns(ids, found[some], vocabulary, told) @ weights
         return odds
 
     def to_json(self) -> str:

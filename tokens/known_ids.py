@@ -15,6 +15,8 @@ from tokens.response import Response
 
 #: vLLM's `--return-tokens-as-token-ids`.
 IN_WORDS = "token_id:"
+#: No vocabulary has as many ids; Python refuses to read a number of thousands of digits.
+MOST_DIGITS = 10
 
 
 def known_ids(renderer: Renderer, response: Response, rendered: Sequence[int]) -> list[int] | None:
@@ -48,7 +50,7 @@ def _of_entry(renderer: Renderer, entry: Mapping[str, Any]) -> int | None:
     token, spelt = entry.get("token"), entry.get("bytes")
     if isinstance(token, str) and token.startswith(IN_WORDS):
         digits = token.removeprefix(IN_WORDS)
-        return int(digits) if digits.isdecimal() else None
+        return int(digits) if digits.isdecimal() and len(digits) <= MOST_DIGITS else None
     try:
         return renderer.ids_by_bytes.get(bytes(spelt)) if isinstance(spelt, list) else None
     except (TypeError, ValueError):

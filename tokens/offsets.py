@@ -11,8 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+#: Fewer samples than this say nothing.
+LEAST_SAMPLES = 20
 
-def constant_offset(differences: Iterable[int], least: int = 20, share: float = 0.5) -> int:
+
+def constant_offset(
+    differences: Iterable[int], least: int = LEAST_SAMPLES, share: float = 0.5
+) -> int:
     """The difference that most samples have; 0 when they have none in common.
 
     Args:

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 #: Canonical tokens that an edit replaces, tokens that it puts there, bytes that it covers.
 MOST_OLD, MOST_NEW, MOST_BYTES = 3, 4, 48
 #: How many tokens an edit may gain or lose.
 MOST_CHANGE = 2
+#: Edits of one stretch, and spellings that they are chosen from: a run of one character can be read
+#: in thousands of ways, a word in a few.
+MOST_REWRITINGS, MOST_SPELT = 64, 4096
 
 Ids = tuple[int, ...]
 
@@ -73,8 +76,12 @@ class Vocabulary:
             return ()
         kept = set(accumulate(len(self.bytes_of[token]) for token in old[:-1]))
         fewest, most = len(old) - MOST_CHANGE, min(len(old) + MOST_CHANGE, MOST_NEW)
-        found = self._spell(text, 0, kept, most)
-        return tuple(ids for ids in found if len(ids) >= fewest and ids != old)
+        spelt = islice(self._spell(text, 0, kept, most), MOST_SPELT)
+        found = [ids for ids in spelt if len(ids) >= fewest and ids != old]
+        # Of too many those of the fewest tokens, which models write the most.
+        return tuple(
+            found if len(found) <= MOST_REWRITINGS else sorted(found, key=len)[:MOST_REWRITINGS]
+        )
 
     def _spell(self, text: bytes, at: int, avoid: set[int], most: int) -> Iterator[Ids]:
         """Ids for the bytes from `at` on, `most` of them or fewer, no boundary in `avoid`."""

@@ -38,21 +38,20 @@ def _chunks(body: bytes) -> Iterator[Object]:
         if line.startswith("data:"):
             try:
                 chunk = json.loads(line.removeprefix("data:"))
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(chunk, dict):
                 yield chunk
 
 
 def _first_choices(chunk: Object) -> list[Object]:
-    choices = chunk.get("choices")
-    found = choices if isinstance(choices, list) else []
-    return [choice for choice in found if isinstance(choice, dict) and not choice.get("index")]
+    return [choice for choice in _objects(chunk.get("choices")) if not choice.get("index")]
 
 
 def _choice(parts: list[Object]) -> Object:
     deltas = [part["delta"] for part in parts if isinstance(part.get("delta"), dict)]
-    entries = [e for part in parts for e in (part.get("logprobs") or {}).get("content") or ()]
+    told = [part["logprobs"] for part in parts if isinstance(part.get("logprobs"), dict)]
+    entries = [entry for one in told for entry in _list(one.get("content"))]
     choice: Object = {
         "index": 0,
         "logprobs": {"content": entries} if entries else None,
@@ -63,14 +62,14 @@ def _choice(parts: list[Object]) -> Object:
     if error := _last(parts, "error"):
         choice["error"] = error
     for name in PER_TOKEN:
-        if ids := [number for part in parts for number in part.get(name) or ()]:
+        if ids := [number for part in parts for number in _list(part.get(name))]:
             choice[name] = ids
     return choice
 
 
 def _message(deltas: list[Object]) -> Object:
-    calls = _tool_calls(call for delta in deltas for call in delta.get("tool_calls") or ())
-    details = _details(d for delta in deltas for d in delta.get("reasoning_details") or ())
+    calls = _tool_calls(call for delta in deltas for call in _objects(delta.get("tool_calls")))
+    details = _details(d for delta in deltas for d in _objects(delta.get("reasoning_details")))
     reasoning = _joined(deltas, "reasoning") or _joined(deltas, "reasoning_content")
     message: Object = {
         "role": "assistant",
@@ -89,21 +88,23 @@ def _tool_calls(pieces: Iterable[Object]) -> list[Object]:
     """Calls by their index: the first piece names it, the others add to its arguments."""
     calls: dict[int, Object] = {}
     for piece in pieces:
-        index = piece.get("index") or 0
+        index = _number(piece.get("index"))
         call = calls.setdefault(index, {"type": "function", "index": index, "function": {}})
-        function, new = call["function"], piece.get("function") or {}
+        function, new = call["function"], piece.get("function")
+        new = new if isinstance(new, dict) else {}
         call["id"] = call.get("id") or piece.get("id")
         function["name"] = function.get("name") or new.get("name")
-        function["arguments"] = function.get("arguments", "") + (new.get("arguments") or "")
+        function["arguments"] = function.get("arguments", "") + _text(new.get("arguments"))
     return [calls[index] for index in sorted(calls)]
 
 
 def _details(pieces: Iterable[Object]) -> list[Object]:
     """Reasoning details with the texts of each joined."""
-    details: dict[Any, Object] = {}
+    details: dict[tuple[int, str], Object] = {}
     for piece in pieces:
-        detail = details.setdefault((piece.get("index"), piece.get("type")), {**piece, "text": ""})
-        detail["text"] += piece.get("text") or ""
+        key = _number(piece.get("index")), _text(piece.get("type"))
+        detail = details.setdefault(key, {**piece, "text": ""})
+        detail["text"] += _text(piece.get("text"))
     return list(details.values())
 
 
@@ -114,3 +115,19 @@ def _joined(deltas: list[Object], name: str) -> str:
 def _last(parts: list[Object], name: str) -> Any:
     values = [part[name] for part in parts if part.get(name) is not None]
     return values[-1] if values else None
+
+
+def _objects(value: Any) -> list[Object]:
+    return [one for one in _list(value) if isinstance(one, dict)]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0

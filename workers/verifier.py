@@ -30,6 +30,7 @@ from tokens import (
     TokensError,
     load,
     read_body,
+    total,
     verify,
 )
 from workers.rows import Record
@@ -123,6 +124,7 @@ def _judged(renderer: Renderer, job: Job, row: dict[str, Any]) -> Sample | None:
     tools = json.loads(row["tools"]) if row["tools"] else None
     try:
         prompt = Prompt(json.loads(row["messages"]), tools, job.thinking)
-        return verify(renderer, prompt, read_body(row["response"].encode()), rules)
+        reply = read_body(row["response"].encode())
     except (TokensError, ValueError, RecursionError):
         return None
+    return total(lambda: verify(renderer, prompt, reply, rules))

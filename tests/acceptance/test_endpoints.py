@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from gpu_stage.recipe import allowed_providers
+
 CONFIG = """
 seed = 5
 keepalive_s = 0.2
@@ -212,6 +214,23 @@ def test_an_endpoint_that_the_listing_calls_down_is_left_until_it_is_back(
     assert endpoint(run.status(), "chutes/int4")["completion_usd_per_m"] == pytest.approx(2.1)
     stopped(run, producer)
     assert run.status()["errors"] == {}
+
+
+def test_answers_of_an_endpoint_that_came_up_meanwhile_are_its_own(
+    start_emulator, make_run, write_prompts, wait_for
+) -> None:
+    """Down when the run began: the manifest has it as soon as it is asked, so that tokenising does
+    not take its answers for somebody else's."""
+    emulator = start_emulator(CONFIG)
+    emulator.change_endpoint("parasail/int4", status=-5)
+    run = make_run(emulator, RUN.format(path=write_prompts("B1", 12_000), routing="cheapest"))
+    producer = run.start("producer", "producer", "run", str(run.path), "--yes")
+    wait_for(lambda: sum(served(emulator).values()) > 100)
+    assert allowed_providers(run.directory) == {"Chutes", "Inceptron"}
+    emulator.change_endpoint("parasail/int4", status=0, completion_usd_per_m=1.0)
+    wait_for(lambda: served(emulator).get("parasail/int4"))
+    assert "Parasail" in allowed_providers(run.directory)
+    stopped(run, producer)
 
 
 def test_when_no_endpoint_is_left_the_run_pauses_and_goes_on_by_itself(

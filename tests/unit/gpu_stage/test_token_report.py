@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,16 @@ def test_the_tables_have_room_for_odd_names(run: Path, make: Make) -> None:
     text = console.export_text()
     assert "[red]" in text and "[bold] text [/]" in text and "unknown" in text
     assert samples_of(run, part).exists()
+
+
+def test_too_few_rows_correct_no_offset() -> None:
+    """A handful of counts says nothing of an offset that the run file takes off."""
+    few = Note("Inceptron", "completion", 0, 3, 3, -1)
+    assert few.sentence == (
+        "Inceptron: 3 completion counts are too few to say whether −1, which the run file takes "
+        "off, is right"
+    )
+    assert "correct tokens.completion_offsets" in replace(few, rows=18, of=20).sentence
 
 
 def test_a_note_says_the_share() -> None:

@@ -115,6 +115,9 @@ ODD: list[tuple[dict[str, Any], str]] = [
     ({"messages": '[{"role": "user", "content": "\\ud83d"}]'}, "half a character"),
     ({"messages": "[" * 100_000}, "unrenderable"),
     ({"tools": "[7]"}, "unrenderable"),
+    ({"messages": '[{"role": "user", "content": "a", "name": 5}]'}, "unrenderable"),
+    ({"messages": '[{"role": "assistant", "content": "a", "reasoning": {}}]'}, "unrenderable"),
+    ({"messages": '[{"role": "assistant", "content": "a", "tool_calls": 5}]'}, "unrenderable"),
 ]
 
 

@@ -303,3 +303,26 @@ def test_kimi_s_vocabulary_is_byte_exact_too(
     if found is not None:
         assert len(found.ids) == len(ids) + gain
         assert kimi_words.text(found.ids) == kimi_words.text(ids)
+
+
+def test_a_run_of_one_character_has_a_bounded_number_of_edits() -> None:
+    """It can be read in thousands of ways at each place; the likeliest are among the few kept."""
+    dashes = Vocabulary({n: b"-" * (n + 1) for n in range(16)})
+    canonical = [15] * 112 + [7]
+    found = list(edits(canonical, dashes))
+    assert len(found) <= 3 * 64 * len(canonical)
+    assert {len(edit.new) for edit in found if edit.start == 0 and len(edit.old) == 1} == {2, 3}
+    assert by_prior(Text(canonical, len(canonical) + 1), dashes, FLAT) is not None
+
+
+def test_odds_do_not_depend_on_how_many_are_looked_at_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Scored in pieces, which bounds the memory, an edit's odds are the same."""
+    ids = [0, 5, 9, 2, 7, 3]
+    found = list(edits(ids, TOY))
+    prior = Prior(tuple(0.01 * n for n in range(len(NAMES))))
+    whole = prior.log_odds(ids, found, TOY)
+    monkeypatch.setattr("tokens.edit_prior.EDITS_AT_ONCE", 7)
+    assert len(found) > 14
+    assert prior.log_odds(ids, found, TOY) == pytest.approx(whole)

@@ -6,7 +6,6 @@ they are, and the ledger takes over raised caps and budgets.
 
 import contextlib
 import hashlib
-import json
 import os
 import platform
 import tempfile
@@ -28,6 +27,7 @@ from producer.account import Account
 from producer.endpoints import Endpoint
 from producer.freeze import FreezeSummary, freeze
 from producer.frozen import has_tools
+from producer.manifest import add_session, note_newcomers
 from producer.policy import Needs, Verdict, judge, kept, needs_of
 from producer.routing import is_ranked, provider_field, provider_names, routes
 
@@ -146,7 +146,7 @@ def tell_endpoints(
     Raises:
         NobodyLeft: nobody may; the ledger is told so first.
     """
-    _note_newcomers(config, verdicts)
+    note_newcomers(config.directory, verdicts)
     _tell_routes(config, ledger, evenly, verdicts)
     ledger.set_config(_job(config, run_id, kept(verdicts)))
 
@@ -228,57 +228,18 @@ def _run_id(directory: Path) -> str:
     return path.read_text("utf-8")
 
 
-def _manifest(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {"sessions": []}
-    try:
-        return dict(json.loads(path.read_text("utf-8")))
-    except ValueError as error:
-        raise ConfigError(f"{path} is damaged ({error}); move it away") from None
-
-
 def write_manifest(config: RunConfig, opened: Opened) -> Path:
     """Append what is true now to `manifest.json`: versions, endpoints, prices, hashes."""
-    path = config.directory / "manifest.json"
-    manifest = _manifest(path)
-    manifest["sessions"].append(
-        {
-            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "versions": {
-                "python": platform.python_version(),
-                **{name: version(name) for name in ("eagle-fleet", "celery", "redis", "pyarrow")},
-            },
-            "run_file_sha256": hashlib.sha256(config.path.read_bytes()).hexdigest(),
-            "endpoints_read_at": opened.listed_at.isoformat(timespec="seconds"),
-            "endpoints": [verdict.record() for verdict in opened.verdicts],
-            "newcomers": [],
-            "prompts": msgspec.to_builtins(opened.summaries),
-        }
-    )
-    _keep(path, manifest)
-    return path
-
-
-def _note_newcomers(config: RunConfig, verdicts: Sequence[Verdict]) -> None:
-    """Add to the last start the endpoints that may be asked now and might not when it looked."""
-    path = config.directory / "manifest.json"
-    manifest = _manifest(path)
-    if not manifest["sessions"]:
-        return
-    session = manifest["sessions"][-1]
-    newcomers = session.setdefault("newcomers", [])
-    known = {one["tag"] for one in (*session["endpoints"], *newcomers) if one["kept"]}
-    found = [v.record() for v in verdicts if v.kept and v.endpoint.tag not in known]
-    if found:
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        newcomers += [record | {"read_at": at} for record in found]
-        _keep(path, manifest)
-
-
-def _keep(path: Path, manifest: dict[str, Any]) -> None:
-    partial = path.with_suffix(".json.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=2, ensure_ascii=False)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    session = {
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("eagle-fleet", "celery", "redis", "pyarrow")},
+        },
+        "run_file_sha256": hashlib.sha256(config.path.read_bytes()).hexdigest(),
+        "endpoints_read_at": opened.listed_at.isoformat(timespec="seconds"),
+        "endpoints": [verdict.record() for verdict in opened.verdicts],
+        "newcomers": [],
+        "prompts": msgspec.to_builtins(opened.summaries),
+    }
+    return add_session(config.directory, session)

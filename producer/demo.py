@@ -44,9 +44,9 @@ def run_demo(directory: Path) -> Exit:
     setup(settings.log_level, settings.secrets())
     err.print("Starting an OpenRouter on this machine, with SmolLM2-135M behind it …")
     emulator, url = _start_emulator(home)
-    # The emulator has converted the model by now: the run's target is there.
-    (home / "target").symlink_to(smollm2_folder())
     try:
+        # The emulator has converted the model by now: the run's target is there.
+        (home / "target").symlink_to(smollm2_folder())
         config = run_config.load(home / "run.toml")
         account = Account(url, settings.api_key)
         opened = prepare(config, account, config.directory, limit=0, strict=False)

@@ -29,6 +29,8 @@ def inspect(path: Path, *, check: bool) -> dict[str, Any]:
     Raises:
         InputError: it is not a whole shard.
     """
+    if path.suffix != ".safetensors":
+        raise InputError(f"{path}: not a shard of hidden states; name a .safetensors or a folder")
     shard = Shard(path)
     if check:
         shard.check()

@@ -176,6 +176,8 @@ def test_a_shard_that_is_not_whole_is_refused_by_name(run: Path, target: Path) -
     index_of(fourth).write_text(index_of(first).read_text().replace('"version":1', '"version":9'))
     with pytest.raises(InputError, match="version 9"):
         Shard(fourth)
+    with pytest.raises(InputError, match=r"notes.md: not a shard of hidden states"):
+        inspect(todo.folder / "notes.md", check=False)
 
 
 def test_what_a_killed_process_left_is_made_anew(run: Path, target: Path) -> None:

@@ -182,6 +182,32 @@ def extract(
 
 
 @cli.command()
+def train(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|SET", help="A run, or the folder of a training set.")
+    ],
+    directory: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Where checkpoints go: SET/checkpoints."),
+    ] = None,
+    hidden: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Its hidden states: SET/hidden.")
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The target's weights, if they moved.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("-c", "--config", metavar="FILE", help="How: a TOML.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1.")] = "auto",
+) -> None:
+    """Train the draft on hidden states; started again, it goes on."""
+    command = _with_torch("train_command")
+    wishes = command.Wishes(source, directory, hidden, target, command.settings(config), device)
+    raise typer.Exit(command.run_training(wishes))
+
+
+@cli.command()
 def inspect(
     path: Annotated[
         Path, typer.Argument(metavar="SHARD|DIR", help="A shard, or a folder of them.")

@@ -1,0 +1,4 @@
+"""Training the draft: from shards of hidden states to checkpoints.
+
+settings → data → begin → loop → checkpoint
+"""

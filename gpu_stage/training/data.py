@@ -67,7 +67,8 @@ def open_data(folder: Path, file: TrainFile) -> Data:
                 f"shards are of {first.target.name}, layers {first.layers}"
             )
     set_aside = any(_of_set(folder, shard) for shard in shards)
-    train, heldout = [], []
+    train: list[Place] = []
+    heldout: list[Place] = []
     for shard in shards:
         for place in _places(shard):
             out = _of_set(folder, shard) if set_aside else _hashed(place, file.heldout_share)

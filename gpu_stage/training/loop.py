@@ -44,7 +44,7 @@ class Training:
     data: Data
     file: TrainFile
     folder: Path
-    processes: Processes = Processes()
+    processes: Processes
 
     @property
     def device(self) -> torch.device:

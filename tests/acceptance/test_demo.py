@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pytest
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_demo_completes_with_a_real_model_and_leaves_no_process(
     tmp_path: Path, command_lines
 ) -> None:
@@ -25,7 +25,7 @@ def test_demo_completes_with_a_real_model_and_leaves_no_process(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=220,
+        timeout=580,
         check=False,
     )
     assert result.returncode == 0, result.stderr

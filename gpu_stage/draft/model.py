@@ -13,7 +13,7 @@ what is computed is the caller's autocast.
     n   heads    m   heads of keys and values    d   size of a head
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -27,6 +27,10 @@ from transformers.models.llama.modeling_llama import (
 
 from gpu_stage.draft.attention import unrolled
 from gpu_stage.draft.config import DraftConfig
+
+
+#: q, k, v of the slots at hand, [n, T, d] each, to what each slot reads, [n, T, d].
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass
@@ -59,18 +63,15 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(2 * config.hidden_size, m * d, bias=False)
         self.o_proj = nn.Linear(n * d, config.hidden_size, bias=False)
 
-    def forward(
-        self, both: Tensor, rope: tuple[Tensor, Tensor], seen: Seen, bounds: Sequence[int]
-    ) -> Tensor:
-        """[T, 2H] -> [T, H]; adds this step's keys and values to `seen`."""
+    def forward(self, both: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        """[T, 2H] -> [T, H]."""
         n, m, d = self._shape
         q = self.q_proj(both).view(-1, n, d).transpose(0, 1)  # [n, T, d]
         k = self.k_proj(both).view(-1, m, d).transpose(0, 1)  # [m, T, d]
         v = self.v_proj(both).view(-1, m, d).transpose(0, 1)
         q, k = apply_rotary_pos_emb(q, k, *rope, unsqueeze_dim=0)
-        seen.keys.append(k.to(v.dtype).repeat_interleave(n // m, dim=0))  # [n, T, d]
-        seen.values.append(v.repeat_interleave(n // m, dim=0))
-        out = unrolled(q.to(v.dtype), seen.keys, seen.values, bounds)  # [n, T, d]
+        k, v = (one.to(v.dtype).repeat_interleave(n // m, dim=0) for one in (k, v))
+        out = attend(q.to(v.dtype), k, v)  # [n, T, d]
         return self.o_proj(out.transpose(0, 1).reshape(-1, n * d))
 
 
@@ -92,14 +93,13 @@ class Layer(nn.Module):
         embedded: Tensor,
         hidden: Tensor,
         rope: tuple[Tensor, Tensor],
-        seen: Seen,
-        bounds: Sequence[int],
+        attend: Attend,
     ) -> Tensor:
         """[T, H] of both -> [T, H]."""
         normed = self.hidden_norm(hidden)
         residual = normed if self._norm_before_residual else hidden
         both = torch.cat([self.input_layernorm(embedded), normed], dim=-1)  # [T, 2H]
-        out = residual + self.self_attn(both, rope, seen, bounds)
+        out = residual + self.self_attn(both, rope, attend)
         return out + self.mlp(self.post_attention_layernorm(out))
 
 
@@ -145,10 +145,20 @@ class Draft(nn.Module):
         Returns:
             The layer's output before the final norm, [T, H]: the next step's `hidden`.
         """
-        embedded = self.embed_tokens(tokens).to(hidden.dtype)
         positions = slots.positions + len(seen.keys)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            seen.keys.append(k)
+            seen.values.append(v)
+            return unrolled(q, seen.keys, seen.values, slots.bounds)
+
+        return self.run(hidden, tokens, positions, attend)
+
+    def run(self, hidden: Tensor, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """The layer over [embedding; hidden]: [T, H] -> [T, H], before the final norm."""
+        embedded = self.embed_tokens(tokens).to(hidden.dtype)
         cos, sin = self._rotary(embedded[None], positions[None])  # [1, T, d] each
-        return self.midlayer(embedded, hidden, (cos[0], sin[0]), seen, slots.bounds)
+        return self.midlayer(embedded, hidden, (cos[0], sin[0]), attend)
 
     def logits(self, out: Tensor) -> Tensor:
         """[T, H] -> [T, D]."""

@@ -28,7 +28,6 @@ from transformers.models.llama.modeling_llama import (
 from gpu_stage.draft.attention import unrolled
 from gpu_stage.draft.config import DraftConfig
 
-
 #: q, k, v of the slots at hand, [n, T, d] each, to what each slot reads, [n, T, d].
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 

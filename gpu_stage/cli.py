@@ -208,6 +208,47 @@ def train(
 
 
 @cli.command()
+def evaluate(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|SET", help="What the draft was trained on.")
+    ],
+    checkpoints: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The training: SET/checkpoints.")
+    ] = None,
+    hidden: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Its hidden states: SET/hidden.")
+    ] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="Most held-out prompts to decode.")] = 40,
+    tokens: Annotated[int, typer.Option(min=2, help="Most tokens of a text.")] = 128,
+    guesses: Annotated[int, typer.Option(min=1, help="Tokens guessed a round.")] = 5,
+    temperature: Annotated[float, typer.Option(min=0, help="0: greedy.")] = 0.0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure the draft on what is held out: accuracy, and real speculative decoding."""
+    command = _with_torch("evaluate_command")
+    wishes = command.Wishes(
+        source, checkpoints, hidden, prompts, tokens, guesses, temperature, device
+    )
+    raise typer.Exit(command.evaluate(wishes, as_json=as_json))
+
+
+@cli.command("export")
+def export_draft(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A training, or one of its checkpoints.")
+    ],
+    style: Annotated[
+        Literal["sglang", "vllm", "speculators"], typer.Option("--format", help="For whom.")
+    ],
+    directory: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")],
+) -> None:
+    """Write the draft as an engine loads it, with its contract and a model card."""
+    _with_torch("export.write").export_draft(folder, style, directory)
+    out.print(f"Wrote {directory}", highlight=False)
+
+
+@cli.command()
 def inspect(
     path: Annotated[
         Path, typer.Argument(metavar="SHARD|DIR", help="A shard, or a folder of them.")

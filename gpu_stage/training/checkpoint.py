@@ -98,6 +98,21 @@ def resume(path: Path, draft: Draft, optimizer: torch.optim.Optimizer) -> State:
     return msgspec.json.decode((path / STATE).read_bytes(), type=State)
 
 
+def read_about(folder: Path) -> dict[str, Any]:
+    """What a training is of.
+
+    Raises:
+        InputError: the folder holds none.
+    """
+    try:
+        about: dict[str, Any] = json.loads((folder / ABOUT).read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{folder}: no training there ({error}); `gpu-stage train` makes one"
+        ) from error
+    return about
+
+
 def keep_about(folder: Path, about: dict[str, Any]) -> None:
     """Write down what the training is of, or see that it is the same as what is there.
 

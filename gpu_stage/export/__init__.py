@@ -1,0 +1,1 @@
+"""The draft as engines load it: layouts → write."""
